@@ -46,8 +46,8 @@ def set_output_alpha(model, alpha: float) -> None:
     reference to the decoder, so that copies of the model stay independent.
     """
     alpha = float(alpha)
-    if not alpha >= 1:
-        raise ValueError(f"output alpha: wanted a number >= 1, got {alpha}")
+    if not 1 <= alpha < float("inf"):
+        raise ValueError(f"output alpha: wanted a finite number >= 1, got {alpha}")
     decoder = getattr(model, "decoder", None)
     if decoder is None:
         raise ValueError(f"{type(model).__name__} has no decoder, so it cannot have a sparse output")
@@ -170,14 +170,14 @@ def install_generator_guard() -> None:
             alphas = [state.state_dict.get(ALPHA_KEY)] if state is not None else []
             alphas += [output_alpha(model) for model in models]
             for alpha in filter(is_sparse, alphas):
-                refuse_stock_generator(_task_name(type(self)), alpha)
+                refuse_stock_generator(registered_task_name(type(self)), alpha)
         return build_generator(self, models, args, *rest, **kwargs)
 
     guarded_build_generator.guards_sparse_output = True
     FairseqTask.build_generator = guarded_build_generator
 
 
-def _task_name(task_class) -> str:
+def registered_task_name(task_class) -> str:
     from fairseq.tasks import TASK_REGISTRY
 
     names = [name for name, registered in TASK_REGISTRY.items() if registered is task_class]

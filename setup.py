@@ -12,7 +12,7 @@ def read_version() -> str:
     text = (ROOT / "fairseq_entmax" / "__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
     if found is None:
-        raise RuntimeError("fairseq_entmax/__init__.py has no line like: __version__ = \"1.2.3\"")
+        raise RuntimeError('fairseq_entmax/__init__.py has no line like: __version__ = "1.2.3"')
     return found.group(1)
 
 

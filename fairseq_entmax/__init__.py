@@ -17,6 +17,10 @@ def _registers() -> bool:
 
 
 if _registers():
-    from . import checkpoints
+    from . import checkpoints, compat_fairseq, output
 
     checkpoints.allow_fairseq_checkpoints()
+    compat_fairseq.avoid_transformer_fast_path()
+    output.install_generator_guard()
+
+    from . import criterion, scoring  # noqa: F401

@@ -3,7 +3,7 @@
 Source lines: a language token, the tags of the wanted cell (mood, tense, person), the characters of the lemma.
 Target lines: the characters of the inflected form. Lemmas of the three parts are disjoint.
 
-Text is normalised to Unicode NFC and is otherwise unchanged, but for one thing: Romanian s and t with cedilla become the
+Text is normalised to Unicode NFC and otherwise unchanged, but for one thing: Romanian s and t with cedilla become the
 letters with comma below, as the tables mix both spellings. A space inside a lemma or form is written as U+2581.
 """
 
@@ -147,9 +147,8 @@ def named_tenses(template: dict) -> Iterator[Tuple[str, list]]:
     for mood, tenses in template.items():
         for tense, entries in tenses.items():
             mood_name, tense_name = mend(mood).lower(), mend(tense).lower()
-            name = tense_name if tense_name.split()[0] in (mood_name, "conjuntivo", "mai") else f"{mood_name} {tense_name}"
-            if mood_name == tense_name:
-                name = tense_name
+            # Most tables repeat the mood at the head of the tense's name.
+            name = tense_name if tense_name.split()[0] == mood_name.split()[0] else f"{mood_name} {tense_name}"
             yield name, entries if isinstance(entries, list) else [[0, entries]]
 
 

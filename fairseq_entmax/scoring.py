@@ -1,0 +1,90 @@
+"""Scorer `word_accuracy` for `--scoring`: how many outputs are exactly right, and how far off they are on average."""
+
+from dataclasses import dataclass, field
+from typing import List, Sequence
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.scoring import BaseScorer, register_scorer
+
+UNITS = ("auto", "symbols", "characters")
+
+
+def edit_distance(first: Sequence, second: Sequence) -> int:
+    """Levenshtein distance: the least number of insertions, deletions and substitutions that turn one into the other."""
+    if len(first) < len(second):
+        first, second = second, first
+    above = list(range(len(second) + 1))
+    for row, item in enumerate(first, start=1):
+        left = row
+        corner = row - 1
+        for column, other in enumerate(second, start=1):
+            best = min(above[column] + 1, left + 1, corner + (item != other))
+            corner, above[column] = above[column], best
+            left = best
+        above[0] = row
+    return above[-1]
+
+
+def spelled_in_symbols(references: Sequence[str]) -> bool:
+    """True where every reference is a sequence of single characters with spaces between them, and one has several.
+
+    `<<unk>>`, as fairseq writes an unknown symbol of a reference, counts as one character.
+    """
+    split = [reference.split() for reference in references]
+    single = all(len(symbol) == 1 or symbol == "<<unk>>" for symbols in split for symbol in symbols)
+    return single and any(len(symbols) > 1 for symbols in split)
+
+
+def edit_units(text: str, unit: str) -> Sequence[str]:
+    """What an edit distance counts in `text`: its space-separated symbols, or its characters."""
+    return text.split() if unit == "symbols" else text
+
+
+@dataclass
+class WordAccuracyConfig(FairseqDataclass):
+    word_accuracy_unit: ChoiceEnum(UNITS) = field(
+        default="auto",
+        metadata={
+            "help": "what the edit distance counts: 'symbols' (parts between spaces), 'characters' (of the text as it "
+            "stands, spaces included), or 'auto': symbols where all references are single characters with spaces "
+            "between them, characters elsewhere. Exact match is not affected"
+        },
+    )
+
+
+@register_scorer("word_accuracy", dataclass=WordAccuracyConfig)
+class WordAccuracyScorer(BaseScorer):
+    """Exact match in percent and mean Levenshtein distance, as in the shared tasks on morphological inflection.
+
+    Compares the strings that fairseq hands over, after `--post-process`. Where targets are written as characters with
+    spaces between them, the spaces are no characters of the form, so they do not count as edits: write a literal space
+    of the form as a symbol of its own.
+    """
+
+    def _units(self) -> str:
+        unit = str(self.cfg.word_accuracy_unit)
+        if unit == "auto":
+            return "symbols" if spelled_in_symbols(self.ref) else "characters"
+        return unit
+
+    def correct(self) -> int:
+        """Number of outputs that equal their reference."""
+        return sum(ref == pred for ref, pred in zip(self.ref, self.pred))
+
+    def distances(self) -> List[int]:
+        """Edit distance of each output, in the order of scoring."""
+        unit = self._units()
+        return [edit_distance(edit_units(r, unit), edit_units(p, unit)) for r, p in zip(self.ref, self.pred)]
+
+    def score(self) -> float:
+        """Exact match in percent; 0 where nothing was scored."""
+        return 100.0 * self.correct() / len(self.ref) if self.ref else 0.0
+
+    def result_string(self) -> str:
+        if not self.ref:
+            return "word accuracy: no outputs"
+        distance = sum(self.distances()) / len(self.ref)
+        return (
+            f"word accuracy {self.score():.2f} % ({self.correct()} of {len(self.ref)}), "
+            f"mean edit distance {distance:.3f}"
+        )

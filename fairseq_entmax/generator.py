@@ -1,0 +1,288 @@
+"""Generators as fairseq expects them: a batch in, for each sentence a list of hypotheses out.
+
+`EntmaxGenerator` looks at the output alpha of the models when it is called: a dense ensemble goes to fairseq's own
+generator unchanged, anything else to the search of this package.
+"""
+
+import math
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .certificate import Certificate, Objective, certify
+from .ensemble import Ensemble, align
+from .output import is_sparse, made_up_symbols, output_alpha
+from .stock import StockGenerator
+from .search import SAMPLING, ZERO_PREFIX, Finished, Search, SearchOptions, Sentence
+
+Hypothesis = Dict[str, Any]
+
+
+def forbidden_symbols(dictionary) -> List[int]:
+    """Symbols no output may contain: padding, beginning of sentence, and the made-up words fairseq pads a dictionary with."""
+    return sorted({dictionary.pad(), dictionary.bos()}.union(made_up_symbols(dictionary)))
+
+
+class SparseGenerator:
+    """Generates outputs and certificates for an ensemble in which at least one member has a sparse output.
+
+    A hypothesis of probability zero does not exist: it takes no place in the beam, costs no decoder row and is never
+    returned. Every output that ends is kept, so the beam holds only prefixes that go on; the search of a sentence ends
+    when nothing live is left, when nothing live can enter the `nbest` best (`bounding`), or, with length normalisation,
+    when enough outputs are finished and no live prefix is ahead of them at its present length.
+
+    Hypotheses have fairseq's keys: `tokens`, `score`, `attention` `(src_len, tgt_len)` without padding, `alignment`,
+    `positional_scores`. Further keys: `logprob` (true log probability), `support` (its size at each step), `truncated`
+    (no output was reachable within the limits: score -inf, and the only hypothesis), `steps`, `certificate`, and
+    `candidates` (the support with its probabilities, step by step) when `want_candidates`.
+
+    Args:
+        models: the ensemble.
+        tgt_dict: target dictionary.
+        beam_size: most live prefixes a sentence; may exceed the vocabulary.
+        max_len_a, max_len_b: an output has at most ``a * src_len + b`` tokens; `src_len` is the sentence's own.
+        max_len: most tokens of any output (0: what the models allow).
+        min_len: fewest tokens before end of sentence.
+        normalize_scores, len_penalty: rank by ``logprob / length ** len_penalty``, or by log probability.
+        unk_penalty: subtracted from the log score of the unknown word.
+        temperature: divides the logits, before the mapping to probabilities.
+        no_repeat_ngram_size: forbid repeated n-grams of this size (0: allow).
+        eos: end of sentence (default: the dictionary's).
+        symbols_to_strip_from_output: left out when outputs are printed.
+        lm_model, lm_weight: language model fused into the scores.
+        nbest: outputs wanted; they may exceed the beam.
+        bounding: drop prefixes that cannot enter the `nbest` best. Without it every string that fits the beam is listed.
+        sampling, sampling_topk, sampling_topp: draw `beam_size` outputs instead of searching.
+        prefix_allowed_tokens_fn: fairseq's ``fn(sentence id, tokens) -> allowed tokens``.
+        print_alignment: None, "hard" or "soft".
+        want_attention, want_candidates: what to record beyond the hypotheses.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        tgt_dict,
+        beam_size: int = 5,
+        max_len_a: float = 0,
+        max_len_b: int = 200,
+        max_len: int = 0,
+        min_len: int = 1,
+        normalize_scores: bool = True,
+        len_penalty: float = 1.0,
+        unk_penalty: float = 0.0,
+        temperature: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        eos: Optional[int] = None,
+        symbols_to_strip_from_output: Optional[set] = None,
+        lm_model: Optional[nn.Module] = None,
+        lm_weight: float = 1.0,
+        nbest: int = 1,
+        bounding: bool = True,
+        sampling: bool = False,
+        sampling_topk: int = -1,
+        sampling_topp: float = -1.0,
+        prefix_allowed_tokens_fn: Optional[Callable[[int, Tensor], List[int]]] = None,
+        print_alignment: Optional[str] = None,
+        want_attention: bool = False,
+        want_candidates: bool = False,
+    ):
+        check_options(beam_size, nbest, min_len, temperature, len_penalty, sampling, sampling_topk, sampling_topp)
+        self.ensemble = Ensemble(models, tgt_dict.pad())
+        self.tgt_dict = tgt_dict
+        self.eos = tgt_dict.eos() if eos is None else eos
+        self.symbols_to_strip_from_output = (symbols_to_strip_from_output or set()) | {self.eos}
+        self.print_alignment = print_alignment
+        if lm_model is not None:
+            lm_model.eval()
+        self.options = SearchOptions(
+            objective=Objective(normalize_scores, len_penalty, min_len),
+            eos=self.eos,
+            pad=tgt_dict.pad(),
+            unk=tgt_dict.unk(),
+            forbidden=[i for i in forbidden_symbols(tgt_dict) if i != self.eos],
+            beam_size=beam_size,
+            nbest=nbest,
+            bounding=bounding,
+            max_len_a=max_len_a,
+            max_len_b=max_len_b,
+            max_len=max_len or self.ensemble.max_decoder_positions(),
+            unk_penalty=unk_penalty,
+            temperature=temperature,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            lm_model=lm_model,
+            lm_weight=lm_weight,
+            sampling=sampling,
+            sampling_topk=sampling_topk,
+            sampling_topp=sampling_topp,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+            want_attention=want_attention or bool(print_alignment),
+            want_candidates=want_candidates,
+        )
+
+    @torch.no_grad()
+    def generate(
+        self,
+        models: Optional[Sequence[nn.Module]],
+        sample: Dict[str, Any],
+        prefix_tokens: Optional[Tensor] = None,
+        constraints: Optional[Tensor] = None,
+        bos_token: Optional[int] = None,
+    ) -> List[List[Hypothesis]]:
+        """Decode a batch.
+
+        Args:
+            models: ignored, as in fairseq: the models of the constructor decode.
+            sample: fairseq batch with ``net_input``.
+            prefix_tokens: `(batch, length)`, forced first tokens, padded.
+            constraints: refused.
+            bos_token: first decoder input (default: end of sentence, as in fairseq).
+
+        Returns:
+            For each sentence its hypotheses, best first; never an empty list.
+        """
+        if constraints is not None:
+            raise ValueError("--constraints is not available for models with a sparse output")
+        bos = self.eos if bos_token is None else bos_token
+        search = Search(self.ensemble.eval(), self.options, sample, prefix_tokens, bos)
+        src_tokens = sample["net_input"]["src_tokens"]
+        results = []
+        for i, sentence in enumerate(search.run()):
+            source = src_tokens[i][src_tokens[i].ne(self.options.pad)]
+            items = sentence.finished or [sentence.unreachable]
+            hypotheses = [self._hypothesis(search, item, source) for item in items]
+            if sentence.void == ZERO_PREFIX:
+                complete_prefix(hypotheses[0], search.prefix[i], self.options.pad, self.eos)
+            certificate = self._certificate(sentence, hypotheses)
+            for hypothesis in hypotheses:
+                hypothesis["certificate"] = certificate
+                hypothesis["alignment"] = torch.empty(0)
+                if self.print_alignment:
+                    hypothesis["alignment"] = align(
+                        self.print_alignment, hypothesis["attention"], source, hypothesis["tokens"], self.options.pad, self.eos
+                    )
+            results.append(hypotheses)
+        return results
+
+    def _hypothesis(self, search: Search, item: Finished, source: Tensor) -> Hypothesis:
+        """Walk the trace back from the last row of an output."""
+        tokens, increments, support, attention, candidates = [self.eos], [item.increment], [], [], []
+        row = item.row
+        for step in range(item.step, -1, -1):
+            trace = search.trace[step]
+            support.append(trace.support[row])
+            if trace.attention is not None:
+                attention.append(trace.attention[row, : source.numel()])
+            if trace.candidates is not None:
+                candidates.append(trace.candidates[row])
+            if step > 0:
+                tokens.append(trace.token[row])
+                increments.append(trace.increment[row])
+                row = trace.parent[row]
+        hypothesis = {
+            "tokens": torch.tensor(tokens[::-1], dtype=torch.long, device=source.device),
+            "score": torch.tensor(item.score, device=source.device),
+            "attention": torch.stack(attention[::-1], dim=1) if attention else torch.empty(0),
+            "positional_scores": torch.tensor(increments[::-1], device=source.device),
+            "logprob": item.logprob,
+            "support": support[::-1],
+            "truncated": item.score == -math.inf,
+            "steps": len(tokens),
+        }
+        if candidates:
+            hypothesis["candidates"] = candidates[::-1]
+        return hypothesis
+
+    def _certificate(self, sentence: Sentence, hypotheses: List[Hypothesis]) -> Certificate:
+        options, void, notes = self.options, sentence.void, []
+        for name, value in (("--unkpen", options.unk_penalty), ("--lm-weight", self._lm_weight)):
+            if value < 0:
+                void = void or f"modified scores ({name} {value:g})"
+            elif value > 0:
+                notes.append(f"for scores modified by {name} {value:g}")
+        strings = sentence.strings
+        if void == SAMPLING:
+            distinct = {tuple(h["tokens"].tolist()): h["logprob"] for h in hypotheses}
+            sentence.ledger.finished = sum(math.exp(logprob) for logprob in distinct.values())
+            strings = len(distinct)
+        best = sentence.finished[0] if sentence.finished else None
+        score, low = (best.score, best.low) if best else (-math.inf, -math.inf)
+        return certify(sentence.ledger, options.objective, score, low, strings, sentence.decoder_rows, void, notes)
+
+    @property
+    def _lm_weight(self) -> float:
+        return self.options.lm_weight if self.options.lm_model is not None else 0.0
+
+
+def check_options(beam, nbest, min_len, temperature, lenpen, sampling, topk, topp) -> None:
+    """Refuse impossible generation options by name."""
+    for name, value, low in (("--beam", beam, 1), ("--nbest", nbest, 1), ("--min-len", min_len, 0)):
+        if value < low:
+            raise ValueError(f"{name} must be at least {low}, got {value}")
+    if not temperature > 0:
+        raise ValueError(f"--temperature must be above 0, got {temperature}")
+    if not math.isfinite(lenpen):
+        raise ValueError(f"--lenpen must be finite, got {lenpen}")
+    for name, value in (("--sampling-topk", topk), ("--sampling-topp", topp)):
+        if value > 0 and not sampling:
+            raise ValueError(f"{name} {value} needs --sampling")
+    if topp > 1:
+        raise ValueError(f"--sampling-topp must be at most 1, got {topp}")
+
+
+def complete_prefix(hypothesis: Hypothesis, prefix: Tensor, pad: int, eos: int) -> None:
+    """Give an output of probability zero the whole of its forced prefix."""
+    tokens = [t for t in prefix.tolist() if t not in (pad, eos)] + [eos]
+    scores = hypothesis["positional_scores"].tolist()[: len(tokens)]
+    scores += [-math.inf] * (len(tokens) - len(scores))
+    hypothesis["tokens"] = hypothesis["tokens"].new_tensor(tokens)
+    hypothesis["positional_scores"] = hypothesis["positional_scores"].new_tensor(scores)
+    hypothesis["attention"] = torch.empty(0)
+    hypothesis["support"] = hypothesis["support"][: len(tokens)]
+    hypothesis["steps"] = len(tokens)
+
+
+class EntmaxGenerator:
+    """Asks the models for their output alpha when it is called, then lets the right generator decode.
+
+    The alpha is not known earlier: in training, the task builds its generator before the criterion exists.
+
+    Args:
+        models: the ensemble, as fairseq gives it to ``build_generator``.
+        make_sparse: builds the `SparseGenerator`.
+        make_dense: builds fairseq's own generator.
+        observer: called with the sample and the hypotheses of each batch.
+        print_alignment: None, "hard" or "soft".
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        make_sparse: Callable[[], SparseGenerator],
+        make_dense: Callable[[], Any],
+        observer: Optional[Callable[[Dict[str, Any], List[List[Hypothesis]]], None]] = None,
+        print_alignment: Optional[str] = None,
+    ):
+        self.models, self.observer = list(models), observer
+        self._make = {True: make_sparse, False: lambda: StockGenerator(self.models, make_dense(), print_alignment)}
+        self._made: Dict[bool, Any] = {}
+
+    @property
+    def chosen(self):
+        """The generator for the models as they are tagged now."""
+        sparse = any(is_sparse(output_alpha(model)) for model in self.models)
+        if sparse not in self._made:
+            self._made[sparse] = self._make[sparse]()
+        return self._made[sparse]
+
+    def generate(self, models, sample: Dict[str, Any], **kwargs) -> List[List[Hypothesis]]:
+        """Decode a batch; see `SparseGenerator.generate`."""
+        hypotheses = self.chosen.generate(models, sample, **kwargs)
+        if self.observer is not None:
+            self.observer(sample, hypotheses)
+        return hypotheses
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.chosen, name)

@@ -1,72 +1,339 @@
-"""Fenchel-Young losses of the alpha-entmax family: logits and targets to a loss per token."""
+"""Fenchel-Young losses of the alpha-entmax family: logits and targets to a loss per token.
 
+The loss is a sum of Bregman divergences of the target distribution q from p, entry by entry, plus what the targets
+outside the support fall short of the threshold. Every term is non-negative, so nothing cancels, and the loss is exactly
+0 when the target leads by 1 / (alpha - 1).
+"""
+
+import math
 from typing import NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from . import reference
-from .mapping import check_alpha
+from .mapping import SHORT_CHUNK, check_alpha, check_scores
+from .support import find_support, solve_wide, wide_base, wide_dtype, worth_searching
 
 
 class TokenLoss(NamedTuple):
-    """What `token_entmax_loss` returns; every field has the shape of the target."""
+    """What `token_entmax_loss` returns; every field has the shape of the target, ignored tokens hold zero."""
 
-    loss: torch.Tensor
-    support: torch.Tensor
-    target_prob: torch.Tensor
-    correct: torch.Tensor
+    loss: torch.Tensor  # float32 (float64 for float64 logits), differentiable
+    support: torch.Tensor  # int64, number of classes with probability above zero
+    target_prob: torch.Tensor  # float32
+    correct: torch.Tensor  # bool, the target is the first class with the largest logit
 
 
-class _TokenLoss(torch.autograd.Function):
+class _Smoothing(NamedTuple):
+    """Target distribution `q`: `gold` on the target plus `share` on every class of `mask`."""
+
+    gold: float
+    share: float
+    mask: torch.Tensor  # bool (classes,)
+    count: int
+
+    def gold_mass(self, target):
+        """q at the target, float64 `(rows, 1)`."""
+        return self.gold + self.share * self.mask[target].double()
+
+
+def divergence(q, p, alpha):
+    """`phi(q) - phi(p) - phi'(p) (q - p)` with `phi(t) = t ** alpha / (alpha (alpha - 1))`, for q > 0 and p >= 0.
+
+    Written with `(t ** e - 1) / e`, which has the logarithm as its limit, so that it holds down to alpha 1.
+    """
+    if alpha == 2:
+        return (q - p).square() / 2
+    exponent = alpha - 1
+    log_q, log_p = (torch.expm1(t.log() * exponent) / exponent for t in (q, p))
+    return ((q * (log_q - log_p) + (1 + exponent * log_p) * (p - q)) / alpha).clamp(min=0)
+
+
+def target_divergence(q, p, alpha):
+    """The same where q is often 1; the closed form of 1.5 keeps all digits when p nears 1."""
+    if alpha == 1.5:
+        root = p.sqrt()
+        return torch.where(q == 1, 4 / 3 * (1 - root).square() * (1 + root / 2), divergence(q, p, alpha))
+    return divergence(q, p, alpha)
+
+
+def _row_loss(target_prob, target_gap, rest, tau, shortfall, target, alpha, smoothing):
+    """Loss `(rows, 1)` in float64 from what the solvers know of a row.
+
+    Args:
+        target_prob: p at the target, `(rows, 1)`.
+        target_gap: maximum minus the logit of the target.
+        rest: sum over the other classes of the support of `p ** alpha / alpha - share * p ** (alpha - 1) / (alpha - 1)`
+            (the second term for classes of the mask).
+        shortfall: sum over the mask of `max(tau - scaled, 0)`, or None without smoothing.
+    """
+    exponent = alpha - 1
+    gold = smoothing.gold_mass(target)
+    loss = rest + target_divergence(gold, target_prob, alpha)
+    loss = loss + smoothing.gold / exponent * (tau + exponent * target_gap).clamp(min=0)
+    if smoothing.share:
+        others = smoothing.count - smoothing.mask[target].double()
+        loss = loss + others * (smoothing.share**alpha / (alpha * exponent)) + smoothing.share / exponent * shortfall
+        # With alpha near 1 the two terms of the support nearly cancel.
+        loss = loss.clamp(min=0)
+    return torch.where(target_gap == math.inf, math.inf, loss)
+
+
+class _ShortLoss(torch.autograd.Function):
+    """Rows that are solved whole; keeps p - q for the backward."""
+
     @staticmethod
-    def forward(ctx, logits, target, alpha, kept, smoothing, mask):
-        z = logits if logits.dtype == torch.float64 else logits.float()
-        z = z - z.amax(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).min)
-        probs = reference.entmax_rows(z, alpha)
-        gold = torch.zeros_like(probs).scatter_(1, target[:, None], 1 - smoothing)
-        if smoothing:
-            gold += smoothing * mask / mask.sum()
-
-        def omega(p):
-            if alpha == 1:
-                return torch.special.xlogy(p, p).sum(-1)
-            return (p.pow(alpha).sum(-1) - 1) / (alpha * (alpha - 1))
-
-        difference = probs - gold
-        dot = torch.where(difference == 0, torch.zeros_like(z), difference * z).sum(-1)
-        loss = (dot + omega(gold) - omega(probs)).clamp(min=0).masked_fill(~kept, 0)
+    def forward(ctx, logits, target, kept, alpha, smoothing):
+        exact = logits.dtype == torch.float64
+        difference = torch.empty_like(logits, dtype=torch.float64 if exact else torch.float32)
+        step = max(1, SHORT_CHUNK // logits.shape[-1])
+        parts = [
+            _short_rows(*part, alpha, smoothing)
+            for part in zip(logits.split(step), target.split(step), difference.split(step))
+        ]
+        loss, support, target_prob, best = (torch.cat(field)[:, 0] for field in zip(*parts))
         ctx.save_for_backward(difference, kept)
         ctx.dtype = logits.dtype
-        support = (probs > 0).sum(-1).masked_fill(~kept, 0)
-        target_prob = probs.gather(1, target[:, None])[:, 0].masked_fill(~kept, 0).float()
-        correct = (probs.argmax(-1) == target) & kept
-        ctx.mark_non_differentiable(support, target_prob, correct)
-        return loss, support, target_prob, correct
+        return _finish(ctx, loss, support, target_prob, best == target[:, 0], kept, exact)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad, *unused):
+    def backward(ctx, grad, *_):
         difference, kept = ctx.saved_tensors
-        grad_logits = (difference * grad[:, None]).masked_fill(~kept[:, None], 0)
-        return grad_logits.to(ctx.dtype), None, None, None, None, None
+        grad = (difference * grad[:, None]).masked_fill_(~kept[:, None], 0)
+        return grad.to(ctx.dtype), None, None, None, None
+
+
+def _short_rows(logits, target, difference, alpha, smoothing):
+    """Loss, support, target probability, best class, each `(rows, 1)`; writes p - q to `difference`."""
+    exponent = alpha - 1
+    shifted, _, masked = reference.shift_rows(logits.to(reference.working_dtype(logits)))
+    probs, tau = reference.solve(shifted, alpha)
+    probs, tau = probs.masked_fill(masked, 0), tau.masked_fill(masked, -1)
+    target_prob, target_gap = probs.gather(1, target).double(), -shifted.gather(1, target).double()
+    powered = probs * reference_power(probs, exponent)
+    rest = (powered / alpha).scatter(1, target, 0)
+    shortfall = None
+    if smoothing.share:
+        share = smoothing.share
+        rest = rest - share / exponent * (smoothing.mask * reference_power(probs, exponent)).scatter(1, target, 0)
+        below = (tau - exponent * shifted).clamp(min=0)
+        shortfall = torch.where(smoothing.mask, below, 0).sum(-1, keepdim=True)
+    rest = rest.sum(-1, keepdim=True)
+    loss = _row_loss(target_prob, target_gap, rest, tau, shortfall, target[:, 0].unsqueeze(1), alpha, smoothing)
+    difference.copy_(probs - smoothing.share * smoothing.mask if smoothing.share else probs)
+    difference.scatter_add_(1, target, torch.full_like(difference[:, :1], -smoothing.gold))
+    support = (probs.to(difference.dtype) > 0).sum(-1, keepdim=True)
+    return loss, support, target_prob, shifted.argmax(-1, keepdim=True)
+
+
+def reference_power(probs, exponent):
+    """`probs ** exponent`, the way back from probabilities to the base of `reference.power`."""
+    if exponent == 1:
+        return probs
+    return probs.sqrt() if exponent == 0.5 else probs.pow(exponent)
+
+
+def _finish(ctx, loss, support, target_prob, correct, kept, exact):
+    """Zero the ignored rows, cast, and mark what has no gradient."""
+    dropped = ~kept
+    loss = loss.masked_fill(dropped, 0).to(torch.float64 if exact else torch.float32)
+    support = support.masked_fill(dropped, 0)
+    target_prob = target_prob.masked_fill(dropped, 0).float()
+    correct = correct & kept
+    ctx.mark_non_differentiable(support, target_prob, correct)
+    return loss, support, target_prob, correct
+
+
+class _LongLoss(torch.autograd.Function):
+    """Rows of which only the support is read and kept; wide rows keep their threshold and use the logits again."""
+
+    @staticmethod
+    def forward(ctx, logits, target, kept, alpha, smoothing):
+        found = find_support(logits, alpha)
+        tau, columns = found.tau.clone(), target[:, 0]
+        exponent, size = alpha - 1, logits.shape[-1]
+        on_target = found.columns == columns[found.rows]
+        base = reference_power(found.probs, exponent)
+        terms = torch.where(on_target, 0, found.probs * base / alpha)
+        if smoothing.share:
+            in_mask = smoothing.mask[found.columns]
+            terms -= torch.where(on_target | ~in_mask, 0, base) * (smoothing.share / exponent)
+        rest = terms.new_zeros(len(logits)).index_add_(0, found.rows, terms)[:, None]
+        target_prob = torch.zeros_like(tau)
+        target_prob[found.rows[on_target], 0] = found.probs[on_target]
+        support = torch.bincount(found.rows, minlength=len(logits))
+        above = torch.zeros_like(tau)
+        if smoothing.share:
+            above[:, 0].index_add_(0, found.rows, torch.where(in_mask, base, 0))
+        for rows, base, probs, row_tau in solve_wide(logits, found, alpha):
+            tau[rows] = row_tau
+            support[rows] = (probs > 0).sum(-1)
+            target_prob[rows] = probs.gather(1, target[rows]).double()
+            if smoothing.share:
+                above[rows] = (base @ smoothing.mask.to(base.dtype))[:, None].double()
+            # `base` may be `probs` itself: the target is left out of both from here on.
+            base.scatter_(1, target[rows], 0)
+            rest[rows] = (base * probs).sum(-1, keepdim=True).double() / alpha
+            if smoothing.share:
+                rest[rows] -= (base @ smoothing.mask.to(base.dtype))[:, None].double() * (smoothing.share / exponent)
+        gap = found.maximum - logits.gather(1, target).double()
+        shortfall = None
+        if smoothing.share:
+            shortfall = smoothing.count * tau + exponent * _distance(logits, found.maximum, smoothing.mask) + above
+            shortfall.clamp_(min=0)
+        loss = _row_loss(target_prob, gap, rest, tau, shortfall, columns.unsqueeze(1), alpha, smoothing)[:, 0]
+        ctx.alpha, ctx.smoothing, ctx.shape, ctx.dtype = alpha, smoothing, logits.shape, logits.dtype
+        undefined = tau[:, 0].isnan() & kept & (gap[:, 0] != math.inf)
+        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        saved = [target, kept, undefined, found.rows, found.rows * size + found.columns, found.probs.to(dtype)]
+        if len(found.wide):
+            saved += [logits, found.wide, found.maximum, tau]
+        ctx.save_for_backward(*saved)
+        return _finish(
+            ctx, loss, support, target_prob[:, 0], found.best == columns, kept, logits.dtype == torch.float64
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad, *_):
+        target, kept, undefined, rows, place, probs, *wide = ctx.saved_tensors
+        smoothing, dtype = ctx.smoothing, probs.dtype
+        grad = torch.where(kept, grad, 0).to(dtype)
+        if smoothing.share:
+            share = smoothing.share * smoothing.mask
+            result = torch.outer(grad, -share.to(dtype)).to(ctx.dtype)
+            probs = probs - share.to(dtype)[place % ctx.shape[1]]
+        else:
+            result = grad.new_zeros(ctx.shape, dtype=ctx.dtype)
+        result.view(-1)[place] = (probs * grad[rows]).to(ctx.dtype)
+        if wide:
+            _wide_gradient(result, grad, ctx.alpha, smoothing, *wide)
+        gold = result.gather(1, target).to(dtype) - smoothing.gold * grad[:, None]
+        if place.numel():
+            # In low precision p must meet q before it is rounded.
+            on_target = place % ctx.shape[1] == target[rows, 0]
+            gold[rows[on_target], 0] = (probs[on_target] - smoothing.gold) * grad[rows[on_target]]
+        result.scatter_(1, target, gold.to(ctx.dtype))
+        if bool(undefined.any()):
+            result[undefined] = math.nan
+        return result, None, None, None, None
+
+
+def _wide_gradient(result, grad, alpha, smoothing, logits, wide, maximum, tau):
+    """Write the gradient of the wide rows, but for `smoothing.gold`, to `result`."""
+    dtype, step = wide_dtype(logits, alpha), max(1, (1 << 18) // logits.shape[1])
+    for rows in wide.split(step):
+        base = wide_base(logits[rows].to(dtype) - maximum[rows].to(dtype), tau[rows], alpha - 1)
+        probs = reference.power(base, alpha - 1)
+        if smoothing.share:
+            probs = probs - (smoothing.share * smoothing.mask).to(dtype)
+        result[rows] = (probs * grad[rows][:, None]).to(result.dtype)
+
+
+def _distance(logits, maximum, mask):
+    """Sum over the classes of `mask` of the distance to the row maximum, float64 `(rows, 1)`."""
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    parts = []
+    for some, top in zip(*(x.split(max(1, (1 << 18) // logits.shape[1])) for x in (logits, maximum))):
+        parts.append(torch.where(mask, top.to(dtype) - some, 0).sum(-1, keepdim=True).double())
+    return torch.cat(parts)
+
+
+def _cross_entropy(logits, target, kept, smoothing):
+    """alpha 1: cross entropy, with torch's own gradient."""
+    if logits.dtype != torch.float64:
+        logits = logits.float()
+    log_probs = torch.log_softmax(logits, -1)
+    nll = -log_probs.gather(1, target)[:, 0]
+    loss = nll
+    if smoothing.share:
+        loss = smoothing.gold * nll - smoothing.share * torch.where(smoothing.mask, log_probs, 0).sum(-1)
+    with torch.no_grad():
+        support = torch.where(kept, (log_probs > -math.inf).sum(-1), 0)
+        target_prob = torch.where(kept, nll.neg().exp(), 0).float()
+        correct = (logits.argmax(-1) == target[:, 0]) & kept
+    return torch.where(kept, loss, 0), support, target_prob, correct
+
+
+def _check_target(logits, target, kept):
+    if target.dtype != torch.int64:
+        raise ValueError(f"target must be int64 class numbers, got {target.dtype}")
+    if target.shape != logits.shape[:-1]:
+        raise ValueError(f"target must have shape {tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
+    classes = logits.shape[-1]
+    wrong = kept & ((target < 0) | (target >= classes))
+    if target.device.type == "cpu":
+        if bool(wrong.any()):
+            raise ValueError(f"target must lie in [0, {classes - 1}] or be ignore_index, got {int(target[wrong][0])}")
+    else:
+        torch._assert_async(~wrong.any(), f"target must lie in [0, {classes - 1}] or be ignore_index")
+
+
+def _smoothing(label_smoothing, mask, classes, device):
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
+    if mask is None:
+        return _Smoothing(1 - label_smoothing, label_smoothing / classes, _all_classes(classes, device), classes)
+    if mask.dtype != torch.bool or mask.shape != (classes,):
+        raise ValueError(f"smoothing_mask must be bool of shape ({classes},), got {mask.dtype} {tuple(mask.shape)}")
+    count = int(mask.sum()) if label_smoothing else classes
+    if count == 0:
+        raise ValueError("smoothing_mask must leave at least one class, got none")
+    return _Smoothing(1 - label_smoothing, label_smoothing / count, mask, count)
+
+
+def _all_classes(classes, device):
+    return torch.ones(classes, dtype=torch.bool, device=device)
 
 
 def token_entmax_loss(logits, target, alpha=1.5, ignore_index=-100, label_smoothing=0.0, smoothing_mask=None):
-    """Loss, support size, target probability and correctness of each token."""
+    """Loss of every token together with the figures that a training log wants, from one solution.
+
+    Arguments as for `entmax_loss`.
+
+    Returns:
+        `TokenLoss`, all of the shape of `target`; only `loss` has a gradient.
+    """
     alpha = check_alpha(alpha)
-    kept = target.reshape(-1) != ignore_index
-    safe = target.reshape(-1).masked_fill(~kept, 0)
-    if smoothing_mask is None:
-        smoothing_mask = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-    flat = _TokenLoss.apply(logits.reshape(-1, logits.shape[-1]), safe, alpha, kept, label_smoothing, smoothing_mask)
-    return TokenLoss(*(value.view(target.shape) for value in flat))
+    check_scores(logits, -1, "logits")
+    kept = target != ignore_index
+    _check_target(logits, target, kept)
+    smoothing = _smoothing(label_smoothing, smoothing_mask, logits.shape[-1], logits.device)
+    rows = logits.reshape(-1, logits.shape[-1]).contiguous()
+    kept = kept.reshape(-1)
+    safe = target.reshape(-1, 1).masked_fill(~kept[:, None], 0)
+    if alpha == 1 or len(rows) == 0:
+        values = _cross_entropy(rows, safe, kept, smoothing)
+    else:
+        function = _LongLoss if worth_searching(rows, alpha) else _ShortLoss
+        values = function.apply(rows, safe, kept, alpha, smoothing)
+    return TokenLoss(*(value.view(target.shape) for value in values))
 
 
 def entmax_loss(
     logits, target, alpha=1.5, ignore_index=-100, reduction="mean", label_smoothing=0.0, smoothing_mask=None
 ):
-    """Fenchel-Young loss of alpha-entmax; reads like `torch.nn.functional.cross_entropy`."""
+    """Train a classifier whose probabilities are `entmax(logits, alpha)`; reads like `cross_entropy`.
+
+    The Fenchel-Young loss `<p - q, z> + H(p) - H(q)` with gradient `p - q`, where q is the target distribution
+    `(1 - label_smoothing) * one_hot + label_smoothing / classes`. Never negative; exactly 0, with a zero gradient, once
+    the target leads by `1 / (alpha - 1)`. Blondel, Martins and Niculae 2020; Peters et al. 2019.
+
+    Args:
+        logits: floating point `(..., classes)`; -inf excludes a class. Never written to.
+        target: int64 `(...)`.
+        alpha: number >= 1; 1 is cross entropy (with label smoothing too, so without the entropy of q).
+        ignore_index: targets with this value give loss 0 and a gradient row of zeros.
+        reduction: none, sum or mean; mean divides by the number of targets kept (0 if there is none).
+        label_smoothing: share of the target mass that is spread evenly, in [0, 1).
+        smoothing_mask: bool `(classes,)`, True where a class takes part in the spreading; all by default.
+
+    Returns:
+        float32 (float64 for float64 logits), whatever the precision of `logits`. +inf when the target, or with label
+        smoothing any class of the mask, has logit -inf. NaN in rows that hold NaN or +inf. Differentiable once.
+    """
     if reduction not in ("none", "sum", "mean"):
         raise ValueError(f"reduction must be none, sum or mean, got {reduction!r}")
     loss = token_entmax_loss(logits, target, alpha, ignore_index, label_smoothing, smoothing_mask).loss

@@ -1,50 +1,170 @@
-"""Scores to sparse probabilities: the autograd function and the public mappings."""
+"""Scores to sparse probabilities: the autograd function and the public alpha-entmax mappings."""
+
+import math
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from . import reference
+from .support import find_support, solve_wide, worth_searching
+
+SHORT_CHUNK = 1 << 17
 
 
 def check_alpha(alpha):
-    """The number `alpha` as a float, refused by name unless it is at least 1."""
-    value = float(alpha)
-    if not 1 <= value < float("inf"):
+    """The number `alpha` as a float, refused by name unless it is finite and at least 1."""
+    try:
+        value = float(alpha)
+    except (TypeError, ValueError):
+        raise ValueError(f"alpha must be a number >= 1, got {alpha!r}") from None
+    if not 1 <= value < math.inf:
         raise ValueError(f"alpha must be a finite number >= 1, got {alpha}")
     return value
 
 
+def check_scores(scores, dim, name="scores"):
+    """Refuse integer and empty `scores` by name."""
+    if not scores.is_floating_point():
+        raise ValueError(f"{name} must be floating point, got {scores.dtype}")
+    if scores.dim() == 0 or scores.shape[dim] == 0:
+        raise ValueError(f"{name} must have entries along dim {dim}, got shape {tuple(scores.shape)}")
+
+
+def as_rows(scores, dim):
+    """`scores` as contiguous `(rows, size)` with `dim` last, and the shape that `from_rows` needs."""
+    moved = scores.movedim(dim, -1)
+    return moved.reshape(-1, moved.shape[-1]).contiguous(), moved.shape
+
+
+def from_rows(rows, shape, dim):
+    return rows.view(shape).movedim(-1, dim)
+
+
+def entmax_rows(scores, alpha):
+    """Probabilities of contiguous `scores` `(rows, size)` in their dtype, solved whole."""
+    probs = torch.empty_like(scores)
+    for part, out in zip(*(x.split(max(1, SHORT_CHUNK // x.shape[-1])) for x in (scores, probs))):
+        shifted, _, masked = reference.shift_rows(part.to(reference.working_dtype(part)))
+        out.copy_(reference.solve(shifted, alpha)[0].masked_fill_(masked, 0))
+    return probs
+
+
 class _Entmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores, alpha, dim):
-        solve = scores if scores.dtype == torch.float64 else scores.float()
-        rows = solve.movedim(dim, -1)
-        probs = reference.entmax_rows(rows.reshape(-1, rows.shape[-1]), alpha).view(rows.shape).movedim(-1, dim)
-        ctx.alpha, ctx.dim, ctx.dtype = alpha, dim, scores.dtype
-        ctx.save_for_backward(probs)
-        return probs.to(scores.dtype)
+    def forward(ctx, scores, alpha):
+        ctx.alpha = alpha
+        if not worth_searching(scores, alpha):
+            probs = entmax_rows(scores, alpha)
+            ctx.save_for_backward(probs)
+            return probs
+        found = find_support(scores, alpha)
+        probs = torch.zeros_like(scores)
+        place = found.rows * scores.shape[-1] + found.columns
+        probs.view(-1)[place] = found.probs.to(scores.dtype)
+        for rows, _, wide, _ in solve_wide(scores, found, alpha):
+            probs[rows] = wide.to(scores.dtype)
+        undefined = found.tau.isnan() & ~_masked(scores, found)
+        if bool(undefined.any()):
+            probs.masked_fill_(undefined, math.nan)
+            place = None
+        if len(found.wide):
+            place = None
+        ctx.save_for_backward(probs, *(() if place is None else (place, found.rows)))
+        return probs
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        (probs,) = ctx.saved_tensors
-        grad = grad.to(probs.dtype)
-        slope = torch.where(probs > 0, probs, 1).pow(2 - ctx.alpha) * (probs > 0)
-        product = slope * grad
-        mean = product.sum(ctx.dim, keepdim=True) / slope.sum(ctx.dim, keepdim=True).clamp(min=1e-30)
-        return (product - slope * mean).to(ctx.dtype), None, None
+        probs, *places = ctx.saved_tensors
+        if not places:
+            return entmax_backward(probs, grad, ctx.alpha), None
+        place, rows = places
+        some = grad.reshape(-1)[place].to(reference.working_dtype(probs))
+        slope = torch.ones_like(some) if ctx.alpha == 2 else probs.view(-1)[place].to(some.dtype).pow(2 - ctx.alpha)
+        sums = some.new_zeros(2, len(probs)).index_add_(1, rows, torch.stack([slope, slope * some]))
+        result = torch.zeros_like(probs)
+        result.view(-1)[place] = (slope * (some - (sums[1] / sums[0])[rows])).to(probs.dtype)
+        return result, None
+
+
+def _masked(scores, found):
+    """Rows of nothing but -inf: their largest score is -inf."""
+    return scores.gather(1, found.best[:, None]) == -math.inf
+
+
+def entmax_backward(probs, grad, alpha):
+    """Product of `grad` with the Jacobian of alpha-entmax at `probs`, both `(rows, size)`, in the dtype of `probs`."""
+    result = torch.empty_like(probs)
+    step = max(1, SHORT_CHUNK // probs.shape[-1])
+    for some, incoming, out in zip(probs.split(step), grad.split(step), result.split(step)):
+        if probs.dtype != torch.float64:
+            some, incoming = some.float(), incoming.float()
+        out.copy_(_jacobian_product(some, incoming, alpha))
+    return result
+
+
+def _jacobian_product(probs, grad, alpha):
+    """`diag(v) - v v' / sum(v)` times `grad`, with `v = probs ** (2 - alpha)` on the support."""
+    if alpha == 2:
+        slope = (probs > 0).to(grad.dtype)
+    elif alpha == 1.5:
+        slope = probs.sqrt()
+    elif alpha < 2:
+        slope = probs.pow(2 - alpha)
+    else:
+        return _steep_product(probs, grad, alpha)
+    total = slope.sum(-1, keepdim=True).clamp_(min=torch.finfo(slope.dtype).tiny)
+    product = torch.where(slope > 0, slope * grad, 0)
+    return product.sub_(slope * (product.sum(-1, keepdim=True) / total))
+
+
+def _steep_product(probs, grad, alpha):
+    """The same for alpha > 2, where the smallest probability has the largest `v`, which may overflow.
+
+    A constant added to `grad` changes nothing, so it is taken relative to that entry: then nothing cancels there.
+    """
+    positive = torch.where(probs > 0, probs, math.inf)
+    least, index = positive.min(-1, keepdim=True)
+    least = torch.where(least == math.inf, 1, least)
+    weight = torch.where(probs > 0, (positive / least).pow(2 - alpha), 0)
+    grad = torch.where(weight > 0, grad - grad.gather(-1, index), 0)
+    mean = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1)
+    return (weight * (grad - mean) * least.pow(2 - alpha)).clamp_(*_finite_range(probs.dtype))
+
+
+def _finite_range(dtype):
+    info = torch.finfo(dtype)
+    return info.min, info.max
 
 
 def entmax(scores, alpha=1.5, dim=-1):
-    """alpha-entmax along `dim`: softmax at alpha 1, sparsemax at 2, sparse above 1."""
-    return _Entmax.apply(scores, check_alpha(alpha), dim)
+    """Turn scores into probabilities of which most are exactly zero, as sparse as `alpha` says.
+
+    Solves `argmax_p <p, scores> + H(p)` over the probability simplex, where `H` is the Tsallis entropy
+    `sum_j (p_j - p_j ** alpha) / (alpha (alpha - 1))`: `p_j = max((alpha - 1) scores_j - tau, 0) ** (1 / (alpha - 1))`.
+    Peters, Niculae and Martins 2019 (alpha-entmax), Martins and Astudillo 2016 (sparsemax, alpha 2); alpha 1 is
+    softmax.
+
+    Args:
+        scores: floating point, any shape; -inf excludes an entry.
+        alpha: number >= 1.
+        dim: the dimension that sums to one.
+
+    Returns:
+        Tensor like `scores`, same dtype (float16 and bfloat16 are solved in higher precision). A row of nothing but
+        -inf gives zeros, with zero gradient; a row that holds NaN or +inf gives NaN in that row only.
+        Differentiable once: a second backward raises.
+    """
+    check_scores(scores, dim)
+    rows, shape = as_rows(scores, dim)
+    return from_rows(_Entmax.apply(rows, check_alpha(alpha)), shape, dim)
 
 
 def entmax15(scores, dim=-1):
-    """1.5-entmax along `dim`."""
+    """Turn scores into probabilities of which many are exactly zero: `entmax` with alpha 1.5."""
     return entmax(scores, 1.5, dim)
 
 
 def sparsemax(scores, dim=-1):
-    """Sparsemax along `dim`."""
+    """Project scores onto the probability simplex (the nearest distribution): `entmax` with alpha 2."""
     return entmax(scores, 2.0, dim)

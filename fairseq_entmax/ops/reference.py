@@ -1,20 +1,153 @@
-"""Thresholds and probabilities of alpha-entmax for rows of scores, by bisection."""
+"""Plain PyTorch solvers of alpha-entmax for a matrix of rows: the ground truth, on any device.
+
+Every function takes `shifted` `(rows, size)`: scores minus the maximum of their row, so that the largest entry is 0.
+Thresholds are in units of `scaled = (alpha - 1) * shifted`: `probs = max(scaled - tau, 0) ** (1 / (alpha - 1))`.
+"""
+
+import math
 
 import torch
 
+# Below this distance from softmax, log(1 + x) / e in float64 loses more digits than its series in e.
+SERIES_BELOW = 1e-6
+MAX_STEPS = 60
 
-def entmax_rows(scores, alpha):
-    """Probabilities `(rows, size)` of the floating point `scores` `(rows, size)` for one number `alpha` >= 1."""
+
+def shift_rows(scores):
+    """Scores minus their row maximum, the maxima, and which rows are entirely -inf.
+
+    Args:
+        scores: floating point `(rows, size)`.
+
+    Returns:
+        `(rows, size)`, `(rows, 1)`, bool `(rows, 1)`. The maximum of a row of -inf is given as 0.
+    """
     maximum = scores.amax(-1, keepdim=True)
-    masked = maximum == -float("inf")
-    shifted = scores - torch.where(masked, torch.zeros_like(maximum), maximum)
+    masked = maximum == -math.inf
+    maximum = maximum.masked_fill(masked, 0)
+    return scores - maximum, maximum, masked
+
+
+def working_dtype(scores):
+    """Float64 wherever it is cheap; float32 stays on accelerators, where float64 is slow or missing."""
+    return torch.float64 if scores.device.type == "cpu" or scores.dtype == torch.float64 else torch.float32
+
+
+def solve(shifted, alpha, start=None):
+    """Probabilities and thresholds of alpha-entmax, one number `alpha` >= 1 for all rows.
+
+    Args:
+        shifted: `(rows, size)` in the dtype of `working_dtype`; -inf allowed.
+        start: `(rows, 1)`, a lower bound of the threshold where one is known.
+
+    Returns:
+        probs `(rows, size)` and tau `(rows, 1)`; NaN in rows that hold NaN or nothing but -inf.
+        Tau is that of the limit, -1, at alpha 1.
+    """
     if alpha == 1:
-        return torch.softmax(shifted, -1).masked_fill(masked, 0)
-    scaled = (shifted * (alpha - 1)).double()
-    low, high = torch.full_like(maximum, -1, dtype=torch.float64), torch.zeros_like(maximum, dtype=torch.float64)
-    for _ in range(60):
-        middle = (low + high) / 2
-        above = (scaled - middle).clamp(min=0).pow(1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
-        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    probs = (scaled - low).clamp(min=0).pow(1 / (alpha - 1))
-    return probs.to(scores.dtype).masked_fill(masked, 0)
+        return torch.softmax(shifted, -1), torch.full_like(shifted[:, :1], -1)
+    if alpha > 2:
+        return _solve_from_smallest(shifted * (alpha - 1), alpha - 1)
+    if alpha == 1.5:
+        return _solve_square(shifted * 0.5, start)
+    return _solve_newton(shifted, alpha - 1, start)
+
+
+def lower_bound(shifted, exponent, scale=None):
+    """A lower bound of tau from the mean of the row, for 1 < alpha <= 2 (Jensen); nearly exact for flat rows."""
+    mean = shifted.mean(-1, keepdim=True) * (exponent if scale is None else scale)
+    return (mean - shifted.shape[-1] ** -exponent).clamp(min=-1)
+
+
+def power(base, exponent):
+    """`base ** (1 / exponent)` for `base` >= 0; log and exp are vectorised where pow is slow."""
+    if exponent == 1:
+        return base
+    if exponent == 0.5:
+        return base * base
+    return base.log().div_(exponent).exp_()
+
+
+def converged(mass, step, least):
+    """True when every row sums to one to float precision (rows of NaN count as done).
+
+    On an accelerator it would cost a sync, so a fixed number of steps, enough in all adversarial trials, decides.
+    """
+    if mass.device.type != "cpu":
+        return step >= least + 4
+    return step >= least and not bool(((mass - 1).abs() > 32 * torch.finfo(mass.dtype).eps).any())
+
+
+def _solve_square(scaled, start):
+    """1.5-entmax: Newton on the norm, `|max(scaled - tau, 0)| = 1`, which is convex: it comes from below."""
+    tau = lower_bound(scaled, 0.5, 1) if start is None else start
+    for step in range(MAX_STEPS):
+        base = (scaled - tau).clamp_(min=0)
+        total = base.sum(-1, keepdim=True)
+        probs = base.square_()
+        mass = probs.sum(-1, keepdim=True)
+        if converged(mass, step, 4):
+            break
+        tau = tau + (mass - mass.sqrt()) / total
+    return probs, tau
+
+
+def _solve_newton(shifted, exponent, start):
+    """1 < alpha <= 2: Newton on `G = (sum probs) ** exponent`, which is convex in tau.
+
+    With `offset = (tau + 1) / exponent` everything stays finite down to softmax, where offset is the log of the sum
+    of exponentials and one step solves it.
+    """
+    offset = ((lower_bound(shifted, exponent) if start is None else start) + 1) / exponent
+    for step in range(MAX_STEPS):
+        difference = shifted - offset
+        base = (difference * exponent).add_(1).clamp_(min=0)
+        if exponent < SERIES_BELOW:
+            probs = (difference - difference.square() * (exponent / 2)).exp_()
+        else:
+            probs = power(base, exponent)
+        mass = probs.sum(-1, keepdim=True)
+        if converged(mass, step, 3):
+            break
+        slope = (base > 0).sum(-1, keepdim=True) if exponent == 1 else _ratio(probs, base).sum(-1, keepdim=True)
+        log_norm = mass.log() * exponent
+        offset = offset + torch.expm1(log_norm) / exponent * mass / (log_norm.exp() * slope)
+    return probs, offset * exponent - 1
+
+
+def _ratio(probs, base):
+    return torch.where(base > 0, probs / base, 0)
+
+
+def _solve_from_smallest(scaled, exponent):
+    """alpha > 2, where the threshold itself cannot carry the small probabilities.
+
+    The support is found by counting; then the smallest probability `w` is the unknown:
+    `sum (scaled - smallest + w ** exponent) ** (1 / exponent) = 1` over the support. Each term is the
+    `exponent`-norm of a pair, so the sum is convex and increasing in w and Newton comes from above without
+    a bracket; nothing is subtracted but scores.
+    """
+    # Scores below -1 are outside the support; -2 in place of -inf keeps the differences finite.
+    scaled = scaled.clamp(min=-2)
+    ordered = scaled.sort(-1, descending=True).values
+    low = torch.zeros_like(ordered[:, :1], dtype=torch.long)
+    high = low + (scaled.shape[-1] - 1)
+    for _ in range(max(scaled.shape[-1] - 1, 0).bit_length()):
+        middle = (low + high + 1) // 2
+        inside = power((ordered - ordered.gather(-1, middle)).clamp_(min=0), exponent).sum(-1, keepdim=True) < 1
+        low, high = torch.where(inside, middle, low), torch.where(inside, high, middle - 1)
+    smallest = ordered.gather(-1, low)
+    active = scaled >= smallest
+    above = (scaled - smallest).clamp_(min=0)
+    rest = 1 - power(above, exponent).sum(-1, keepdim=True)
+    smallest_prob = torch.minimum(rest, 1 / active.sum(-1, keepdim=True).to(rest.dtype))
+    for step in range(MAX_STEPS):
+        probs = torch.where(active, torch.maximum(power(above + smallest_prob**exponent, exponent), smallest_prob), 0)
+        mass = probs.sum(-1, keepdim=True)
+        if converged(mass, step, 8):
+            break
+        slope = torch.where(active, (smallest_prob / probs).pow(exponent - 1), 0).sum(-1, keepdim=True)
+        smallest_prob = smallest_prob - (mass - 1) / slope
+    # A NaN in the row must not be sorted away.
+    poison = scaled.sum(-1, keepdim=True) * 0
+    return probs + poison, smallest - smallest_prob**exponent + poison

@@ -1,0 +1,184 @@
+"""Find the support of long rows without looking at most of them, and solve rows whose support is wide.
+
+The threshold of any subset of the scores is a lower bound of the threshold of the row (more entries only add to the
+sum that must be one). The subset here is the maximum of each block of columns: only blocks whose maximum passes its
+threshold can hold probability, and only the few entries above it are solved, exactly, in float64. Solved by Newton from
+below, the bound holds at any step; only rounding needs a margin.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from . import reference
+
+BLOCK = 128
+MARGIN = 1e-9
+CHUNK = 1 << 21
+WIDE_CHUNK = 1 << 18
+# Rows where more than this share of the entries passes the bound are solved whole.
+WIDE_SHARE = 1 / 8
+# Rows at least this long are worth the search, for alpha at least this far from softmax, which is never sparse.
+LONG_ROW = 1024
+SPARSE_FROM = 1.01
+# Below this alpha - 1, float32 cannot carry the power 1 / (alpha - 1) to float32 precision.
+FLOAT64_BELOW = 0.1
+
+
+class RowSupport(NamedTuple):
+    """Where the probability of each row is. The first three fields list the non-zero entries, rows in no order."""
+
+    rows: torch.Tensor  # (entries,) int64
+    columns: torch.Tensor  # (entries,) int64
+    probs: torch.Tensor  # (entries,) float64
+    maximum: torch.Tensor  # (rows, 1) float64, 0 in a row of -inf
+    tau: torch.Tensor  # (rows, 1) float64, NaN where the row has no solution; a lower bound in wide rows
+    best: torch.Tensor  # (rows,) int64, first column that holds the maximum
+    wide: torch.Tensor  # int64 rows to be solved whole by `solve_wide`; the first three fields omit them
+
+
+def worth_searching(scores, alpha):
+    """Whether `find_support` beats solving all of `scores` (it syncs, so never on an accelerator)."""
+    return scores.device.type == "cpu" and scores.shape[-1] >= LONG_ROW and alpha >= SPARSE_FROM
+
+
+def find_support(scores, alpha):
+    """The support of every row of contiguous `scores` `(rows, size)`, for one number `alpha` > 1."""
+    step = max(1, CHUNK // scores.shape[-1])
+    parts = []
+    for first in range(0, len(scores), step):
+        part = _find_in_chunk(scores[first : first + step], alpha)
+        parts.append(part._replace(rows=part.rows + first, wide=part.wide + first))
+    return RowSupport(*(torch.cat(field) for field in zip(*parts)))
+
+
+def _find_in_chunk(scores, alpha):
+    size, exponent = scores.shape[-1], alpha - 1
+    whole = size // BLOCK * BLOCK
+    maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(-1)
+    if whole < size:
+        maxima = torch.cat([maxima, scores[:, whole:].amax(-1, keepdim=True)], 1)
+    shifted, maximum, _ = reference.shift_rows(maxima.double())
+    bound = reference.solve(shifted, alpha)[1] - MARGIN
+    limit = _round_down(maximum + bound / exponent, scores.dtype)
+    # The last block starts early enough to be complete; what it shares with the one before is masked below.
+    starts = (torch.arange(maxima.shape[1], device=scores.device) * BLOCK).clamp_(max=size - BLOCK)
+    windows = scores.reshape(-1).unfold(0, BLOCK, 1)
+    first = torch.arange(len(scores), device=scores.device) * size
+
+    best_start = starts[maxima.argmax(-1)]
+    best = best_start + windows.index_select(0, first + best_start).argmax(-1)
+
+    hits = maxima >= limit
+    read_whole = hits.sum(1) > maxima.shape[1] // 4
+    rows, blocks = (hits & ~read_whole[:, None]).nonzero(as_tuple=True)
+    found = windows.index_select(0, first[rows] + starts[blocks])
+    inside = found >= limit[rows]
+    if whole < size:
+        inside[blocks == maxima.shape[1] - 1, : BLOCK - size + whole] = False
+    window, position = inside.nonzero(as_tuple=True)
+    narrow = [(rows[window], starts[blocks[window]] + position, found[window, position])]
+
+    wide = []
+    for part in read_whole.nonzero()[:, 0].split(max(1, WIDE_CHUNK // size)):
+        inside = scores[part] >= limit[part]
+        # Above alpha 2 a wide support needs ties to many digits: no second solver for that.
+        is_wide = (inside.sum(1) > size * WIDE_SHARE) & (alpha <= 2)
+        wide.append(part[is_wide])
+        inside &= ~is_wide[:, None]
+        row, column = inside.nonzero(as_tuple=True)
+        narrow.append((part[row], column, scores[part[row], column]))
+    rows, columns, values = (torch.cat(field) for field in zip(*narrow))
+    entries, tau = _solve_candidates(rows, columns, values, maximum, bound, alpha)
+    wide = torch.cat(wide) if wide else rows[:0]
+    return RowSupport(*entries, maximum, tau, best, wide)
+
+
+def _round_down(values, dtype):
+    """Float64 `values` in `dtype`, never above them."""
+    info = torch.finfo(dtype)
+    return (values - values.abs() * info.eps - info.tiny).to(dtype)
+
+
+def _solve_candidates(rows, columns, values, maximum, bound, alpha):
+    """Solve ragged rows of candidates, padded into matrices of similar row lengths.
+
+    Returns:
+        the non-zero entries `(rows, columns, probs)`, and tau `(rows, 1)` which is `bound` where a row has none.
+    """
+    tau = bound.clone()
+    dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+    counts = torch.bincount(rows, minlength=len(bound))
+    order = torch.argsort(rows, stable=True)
+    rows, columns = rows[order], columns[order]
+    values = values[order].double() - maximum[rows, 0]
+    rank = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    entries, longest, least = [], int(counts.max()) if len(rows) else 0, 0
+    while least < longest:
+        most = longest if longest * int((counts > least).sum()) <= 4 * len(rows) else max(32, 4 * least)
+        members = ((counts > least) & (counts <= most)).nonzero()[:, 0]
+        if len(members):
+            slot = torch.full_like(counts, -1)
+            slot[members] = torch.arange(len(members), device=rows.device)
+            here = slot[rows] >= 0
+            place = slot[rows[here]], rank[here]
+            matrix = values.new_full((len(members), min(most, longest)), -torch.inf)
+            matrix[place] = values[here]
+            probs, tau[members] = reference.solve(matrix, alpha, bound[members].clamp(min=-1))
+            probs = probs[place]
+            keep = probs.to(dtype) > 0
+            entries.append((rows[here][keep], columns[here][keep], probs[keep]))
+        least = most
+    if not entries:
+        return (rows, columns, values), tau
+    return tuple(torch.cat(field) for field in zip(*entries)), tau
+
+
+def wide_dtype(scores, alpha):
+    """Dtype in which wide rows are solved."""
+    return torch.float64 if scores.dtype == torch.float64 or alpha - 1 < FLOAT64_BELOW else torch.float32
+
+
+def wide_base(shifted, tau, exponent):
+    """`max(exponent * shifted - tau, 0)` where `tau` is float64 and `shifted` may be float32.
+
+    Tau is applied in two parts: rounded to float32 it would shift all entries of a wide row the same way.
+    """
+    threshold = tau / exponent
+    high = threshold.to(shifted.dtype)
+    base = shifted - high
+    if shifted.dtype != torch.float64:
+        base.sub_((threshold - high).to(shifted.dtype))
+    base = base.clamp_(min=0)
+    return base if exponent == 1 else base.mul_(exponent)
+
+
+def solve_wide(scores, found, alpha):
+    """Solve the wide rows of `found`, a few at a time so that they stay in cache.
+
+    Args:
+        scores: `(rows, size)`, as given to `find_support`.
+
+    Yields:
+        row numbers, `base` and `probs` `(some, size)`, tau `(some, 1)` in float64.
+    """
+    exponent = alpha - 1
+    tolerance = 3e-7 if wide_dtype(scores, alpha) == torch.float32 else 1e-13
+    for part in found.wide.split(max(1, WIDE_CHUNK // scores.shape[-1])):
+        shifted = scores[part].to(wide_dtype(scores, alpha)) - found.maximum[part].to(wide_dtype(scores, alpha))
+        tau = torch.maximum(found.tau[part], reference.lower_bound(shifted, exponent).double())
+        for step in range(reference.MAX_STEPS):
+            base = wide_base(shifted, tau, exponent)
+            probs = reference.power(base, exponent)
+            mass = probs.sum(-1, keepdim=True).double()
+            if step >= 12 or not bool(((mass - 1).abs() > tolerance).any()):
+                break
+            if exponent == 1:
+                slope = (base > 0).sum(-1, keepdim=True)
+            elif exponent == 0.5:
+                slope = base.sum(-1, keepdim=True)
+            else:
+                slope = torch.where(base > 0, probs / base, 0).sum(-1, keepdim=True)
+            norm = mass**exponent
+            tau = tau + (norm - 1) * mass / (norm * slope)
+        yield part, base, probs, tau

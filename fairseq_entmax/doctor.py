@@ -171,7 +171,7 @@ def dropped_sentences() -> int:
 
 
 def check_fairseq(report: Report) -> None:
-    """Whether fairseq works, and whether the package registers with it (in a process of its own, as a command would)."""
+    """Whether fairseq works, and whether the package registers with it (in a new process, as a command would do it)."""
     if try_import(report, "fairseq", f"pip install {wanted_fairseq()}") is None:
         return
     try:
@@ -192,8 +192,7 @@ def check_fairseq(report: Report) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import fairseq_entmax"],
         env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     if done.returncode == 0:

@@ -10,7 +10,7 @@ UNITS = ("auto", "symbols", "characters")
 
 
 def edit_distance(first: Sequence, second: Sequence) -> int:
-    """Levenshtein distance: the least number of insertions, deletions and substitutions that turn one into the other."""
+    """Levenshtein distance: the least number of insertions, deletions and substitutions from one to the other."""
     if len(first) < len(second):
         first, second = second, first
     above = list(range(len(second) + 1))

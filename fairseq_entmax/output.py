@@ -120,7 +120,7 @@ def _criterion_settings(model_cfg):
         return model_cfg
     get_parent = getattr(model_cfg, "_get_parent", None)
     parent = get_parent() if get_parent is not None else None
-    return parent.get("criterion") if parent is not None else None
+    return getattr(parent, "criterion", None)
 
 
 def _criterion_name(settings) -> Optional[str]:

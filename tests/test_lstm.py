@@ -1,0 +1,429 @@
+from argparse import Namespace
+
+import pytest
+import torch
+import toy
+from fairseq import models, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
+
+import fairseq_entmax.criterion  # noqa: F401  registers the names that settings refer to
+from fairseq_entmax import lstm, output
+from fairseq_entmax.attention import NOT_YET, build_mapping
+from fairseq_entmax.lstm_options import LSTMEntmaxConfig
+
+SMALL = {
+    "encoder_embed_dim": 6,
+    "decoder_embed_dim": 5,
+    "encoder_hidden_size": 4,
+    "decoder_hidden_size": 7,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "dropout": 0.0,
+}
+
+
+def build(task=None, **settings):
+    task = task or toy.task()
+    torch.manual_seed(0)
+    model = models.build_model(OmegaConf.create({"_name": "lstm_entmax", **SMALL, **settings}), task)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():  # larger than at the start, so that attention is uneven
+            if "embed_tokens" not in name:
+                parameter.mul_(6)
+    return model.eval()
+
+
+def run(model, batch):
+    with torch.no_grad():
+        logits, extra = model(**batch["net_input"])
+    return logits, extra["attn"][0]
+
+
+def test_against_the_equations_one_sentence_at_a_time():
+    """A plain Luong et al. model on the words alone: no batch, no padding, no shared work between steps."""
+    model, batch = build(attention_mapping="sparsemax").double(), toy.sample()
+    encoder, decoder = model.encoder, model.decoder
+    logits, attention = run(model, batch)
+    assert logits.dtype == torch.float64
+    combine = torch.cat([decoder.attention.query_proj.weight, encoder.projection.value_proj.weight], dim=1)
+    for i, words in enumerate(batch["net_input"]["src_tokens"]):
+        places = words.ne(1).nonzero()[:, 0]
+        states, (hidden, cell) = encoder.lstm(encoder.embed_tokens(words[places])[:, None])
+        hidden = [decoder.hidden_proj(torch.cat([*hidden[2 * k : 2 * k + 2]], dim=1)) for k in range(2)]
+        cell = [decoder.cell_proj(torch.cat([*cell[2 * k : 2 * k + 2]], dim=1)) for k in range(2)]
+        fed = torch.zeros(1, 7, dtype=torch.float64)
+        for t, previous in enumerate(batch["net_input"]["prev_output_tokens"][i]):
+            if batch["target"][i, t] == 1:
+                continue
+            below = torch.cat([decoder.embed_tokens(previous[None]), fed], dim=1)
+            for k, gates in enumerate(decoder.gates):
+                width = gates.weight.size(1) - 7
+                of_input, of_state = gates.weight[:, :width], gates.weight[:, width:]
+                if k == 0:
+                    of_input, bias = torch.cat([decoder.embed_gates.weight, of_input], 1), decoder.embed_gates.bias
+                else:
+                    bias = gates.bias
+                hidden[k], cell[k] = torch.lstm_cell(
+                    below, (hidden[k], cell[k]), of_input, of_state, bias, torch.zeros_like(bias)
+                )
+                below = hidden[k]
+            scores = states[:, 0] @ encoder.projection.key_proj.weight.t() @ below[0]
+            weights = build_mapping("sparsemax")(scores)
+            context = weights @ states[:, 0]
+            fed = torch.tanh(torch.cat([below[0], context]) @ combine.t() + decoder.attention.query_proj.bias)[None]
+            expected = torch.zeros(words.size(0), dtype=torch.float64)
+            expected[places] = weights
+            assert torch.allclose(attention[i, t], expected, atol=1e-12)
+            assert torch.allclose(logits[i, t], decoder.fc_out(fed)[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "entmax15", "entmax"])
+@pytest.mark.parametrize("left_pad", [True, False])
+def test_batch_mates_and_padding_do_not_matter_case_25(mapping, left_pad):
+    model = build(attention_mapping=mapping)
+    lengths = (2, 40, 7)
+    src_tokens, src_lengths = toy.sources(lengths, left_pad=left_pad)
+    prev_output_tokens = toy.sources((6, 6, 6), seed=1)[0]
+    net_input = {"src_tokens": src_tokens, "src_lengths": src_lengths, "prev_output_tokens": prev_output_tokens}
+    logits, attention = run(model, {"net_input": net_input})
+    for i, length in enumerate(lengths):
+        words = src_tokens[i].ne(1)
+        alone = {
+            "src_tokens": src_tokens[i][words][None],
+            "src_lengths": src_lengths[i : i + 1],
+            "prev_output_tokens": prev_output_tokens[i : i + 1],
+        }
+        logits_alone, attention_alone = run(model, {"net_input": alone})
+        assert attention_alone.shape == (1, 6, length)
+        assert (attention[i][:, ~words] == 0).all()
+        assert torch.allclose(attention[i][:, words], attention_alone[0], atol=1e-5)
+        assert torch.equal(attention[i][:, words] > 0, attention_alone[0] > 0)
+        assert torch.allclose(logits[i], logits_alone[0], atol=1e-5)
+    more_padding = torch.cat([torch.full((3, 5), 1), src_tokens], dim=1)
+    padded_logits, padded_attention = run(model, {"net_input": {**net_input, "src_tokens": more_padding}})
+    assert torch.allclose(padded_logits, logits, atol=1e-5)
+    assert torch.allclose(padded_attention[:, :, 5:], attention, atol=1e-5) and (padded_attention[:, :, :5] == 0).all()
+
+
+def test_attention_is_sparse_at_generation_as_in_training_case_35():
+    model, batch = build(attention_mapping="sparsemax"), toy.sample((9, 3, 7))
+    with torch.no_grad():
+        model.encoder.projection.key_proj.weight.mul_(20)
+    _, attention = run(model, batch)
+    words = batch["net_input"]["src_tokens"].ne(1)[:, None].expand_as(attention)
+    assert (attention[words] == 0).any() and torch.allclose(attention.sum(-1), torch.ones(3, 6))
+    state, encoder_out = {}, model.encoder.forward_torchscript(batch["net_input"])
+    for t in range(6):
+        tokens = batch["net_input"]["prev_output_tokens"][:, : t + 1]
+        _, extra = model.decoder.forward(tokens, encoder_out=encoder_out, incremental_state=state)
+        assert torch.equal(extra["attn"][0][:, 0] > 0, attention[:, t] > 0)
+        assert torch.allclose(extra["attn"][0][:, 0], attention[:, t], atol=1e-6)
+    assert model.train()(**batch["net_input"])[1] == {"attn": [None]}
+
+
+@pytest.mark.parametrize("lengths", [(2, 5, 3, 5), (5, 5, 5), (1, 1), (3,), (1, 9, 1, 9, 2)])
+def test_sentences_in_any_order_case_24(lengths):
+    model, batch = build(), toy.sample(lengths, [4] * len(lengths))
+    logits, attention = run(model, batch)
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    by_length = {"net_input": {name: value[order] for name, value in batch["net_input"].items()}}
+    sorted_logits, sorted_attention = run(model, by_length)
+    assert torch.allclose(logits[order], sorted_logits, atol=1e-6)
+    assert torch.allclose(attention[order], sorted_attention, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_incremental_equals_full_under_ragged_reorder_case_36(seed):
+    """Rows are dropped, repeated and moved between sentences at each step, as a sparse beam does."""
+    model, generator = build(attention_mapping="entmax15"), torch.Generator().manual_seed(seed)
+    batch = toy.sample((5, 2, 8, 3), (1, 1, 1, 1), seed=seed)
+    sources = batch["net_input"]["src_tokens"]
+    with torch.no_grad():
+        first = model.encoder.forward_torchscript(batch["net_input"])
+        state, sentence, tokens = {}, torch.arange(4), torch.full((4, 1), 2)
+        for _ in range(7):
+            encoder_out = model.encoder.reorder_encoder_out(first, sentence)
+            logits, extra = model.decoder(tokens, encoder_out=encoder_out, incremental_state=state)
+            full, full_extra = model(sources[sentence], sources[sentence].ne(1).sum(1), tokens)
+            assert logits.shape == (len(tokens), 1, 13)
+            assert torch.allclose(logits[:, 0], full[:, -1], atol=1e-5)
+            assert torch.allclose(extra["attn"][0][:, 0], full_extra["attn"][0][:, -1], atol=1e-5)
+            rows = int(torch.randint(1, 9, (1,), generator=generator))
+            new_order = torch.randint(len(tokens), (rows,), generator=generator)
+            model.decoder.reorder_incremental_state_scripting(state, new_order)
+            sentence, tokens = sentence[new_order], tokens[new_order]
+            tokens = torch.cat([tokens, torch.randint(4, 13, (rows, 1), generator=generator)], dim=1)
+
+
+def test_prefix_of_several_tokens_may_start_a_search():
+    model, batch = build(), toy.sample((5, 2, 4), (6, 6, 6))
+    tokens, encoder_out, state = (
+        batch["net_input"]["prev_output_tokens"],
+        model.encoder(batch["net_input"]["src_tokens"]),
+        {},
+    )
+    logits, _ = run(model, batch)
+    assert torch.allclose(model.decoder(tokens[:, :4], encoder_out, state)[0], logits[:, :4], atol=1e-6)
+    assert torch.allclose(model.decoder(tokens[:, :5], encoder_out, state)[0][:, 0], logits[:, 4], atol=1e-6)
+
+
+def test_attention_columns_are_those_of_the_source_case_37():
+    """A model made to look at the word equal to the previous output finds it in the left-padded source."""
+    model = build(
+        encoder_embed_dim=13, decoder_embed_dim=13, encoder_hidden_size=13, decoder_hidden_size=13,
+        encoder_layers=1, decoder_layers=1, encoder_bidirectional="false", attention_mapping="sparsemax",
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        one_hot = torch.eye(13)
+        for embedding in (model.encoder.embed_tokens, model.decoder.embed_tokens):
+            embedding.weight.copy_(one_hot)
+        # Gates in the order input, forget, new, output: let the new input through, forget the rest.
+        open_gates = torch.tensor([50.0, -50.0, 0.0, 50.0]).repeat_interleave(13)
+        new_is_input = torch.cat([torch.zeros(26, 13), 5 * one_hot, torch.zeros(13, 13)])
+        model.encoder.lstm.weight_ih_l0.copy_(new_is_input)
+        model.encoder.lstm.bias_ih_l0.copy_(open_gates)
+        model.decoder.embed_gates.weight.copy_(new_is_input)
+        model.decoder.embed_gates.bias.copy_(open_gates)
+        model.encoder.projection.key_proj.weight.copy_(20 * one_hot)
+    src_tokens = torch.tensor([[1, 1, 1, 1, 5, 2], [7, 9, 4, 11, 6, 2]])
+    previous = torch.tensor([[5, 2, 5, 2, 5, 2], [7, 9, 4, 11, 6, 2]])
+    _, attention = run(
+        model, {"net_input": {"src_tokens": src_tokens, "src_lengths": None, "prev_output_tokens": previous}}
+    )
+    assert attention[1].argmax(-1).tolist() == [0, 1, 2, 3, 4, 5]
+    assert attention[0].argmax(-1).tolist() == [4, 5, 4, 5, 4, 5]
+    assert ((attention == 0) | (attention == 1)).all()
+
+
+SIZES = {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "encoder_hidden_size": 8, "decoder_hidden_size": 8}
+CLASHES = [
+    ({"encoder_layers": 1, "decoder_layers": 3}, None),
+    ({"encoder_layers": 3, "decoder_layers": 1}, None),
+    ({"encoder_bidirectional": "false"}, None),
+    ({"encoder_bidirectional": "false", "encoder_hidden_size": 7}, None),
+    ({"encoder_bidirectional": True, "encoder_hidden_size": 4}, None),
+    ({"encoder_bidirectional": "maybe"}, "--encoder-bidirectional.*maybe"),
+    ({"encoder_embed_dim": 5, "decoder_embed_dim": 6, "decoder_out_embed_dim": 9}, None),
+    ({"share_decoder_input_output_embed": True}, None),
+    ({"share_decoder_input_output_embed": True, "decoder_embed_dim": 5}, None),
+    (
+        {"share_decoder_input_output_embed": True, "decoder_embed_dim": 5, "decoder_out_embed_dim": 8},
+        "--share-decoder-input-output-embed.*8 and 5",
+    ),
+    ({"share_all_embeddings": True}, None),
+    ({"share_all_embeddings": True, "decoder_hidden_size": 5}, None),
+    ({"share_all_embeddings": True, "decoder_out_embed_dim": 5}, "--share-all-embeddings.*5 and 8"),
+    ({"share_all_embeddings": True, "encoder_embed_dim": 5}, "--share-all-embeddings.*5 and 8"),
+    ({"share_all_embeddings": True, "decoder_embed_path": "x.vec"}, "--decoder-embed-path x.vec"),
+    ({"encoder_freeze_embed": True}, None),
+    ({"decoder_freeze_embed": True}, None),
+    ({"decoder_freeze_embed": True, "share_all_embeddings": True}, None),
+    ({"encoder_embed_path": "no/such.vec"}, "--encoder-embed-path.*no/such.vec"),
+    ({"decoder_embed_path": "no/such.vec"}, "--decoder-embed-path.*no/such.vec"),
+    ({"encoder_layers": 0}, "--encoder-layers.*0"),
+    ({"decoder_hidden_size": -1}, "--decoder-hidden-size.*-1"),
+    ({"dropout": 1.5}, "dropout.*1.5"),
+    ({"decoder_dropout_in": -0.1}, "--decoder-dropout-in.*-0.1"),
+    ({"dropout": 0.4}, None),
+    ({"attention_mapping": "sparsemux"}, "--attention-mapping.*sparsemux"),
+    ({"attention_alpha": 0.5}, "--attention-alpha.*0.5"),
+    ({"attention_mapping": "softmax", "attention_alpha": 1.5}, "--attention-alpha.*softmax"),
+    ({"attention_mapping": "entmax", "attention_alpha": 1.25}, None),
+    *(({"attention_mapping": name}, f"{name} is not available yet") for name in NOT_YET),
+]
+
+
+@pytest.mark.parametrize("settings, refusal", CLASHES, ids=str)
+def test_options_train_or_are_refused_when_the_model_is_built_case_64(settings, refusal):
+    cfg = OmegaConf.create({"_name": "lstm_entmax", "encoder_layers": 2, "decoder_layers": 2, **SIZES, **settings})
+    if refusal is not None:
+        with pytest.raises(ValueError, match=refusal):
+            models.build_model(cfg, toy.task())
+        return
+    model, batch = models.build_model(cfg, toy.task()), toy.sample()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    logits, _ = model(**batch["net_input"])
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["target"].flatten(), ignore_index=1).backward()
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]) != parameter.requires_grad, name
+        assert parameter.isfinite().all()
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert bool(frozen) == any(settings.get(f"{side}_freeze_embed") for side in ("encoder", "decoder"))
+
+
+def test_all_embeddings_shared_need_one_dictionary_case_64():
+    with pytest.raises(ValueError, match="--share-all-embeddings.*13 and 10"):
+        build(toy.task(toy.dictionary(9), toy.dictionary(6)), share_all_embeddings=True, encoder_embed_dim=5)
+    model = build(share_all_embeddings=True, encoder_embed_dim=5)
+    assert model.encoder.embed_tokens is model.decoder.embed_tokens and model.decoder.fc_out is None
+    logits, _ = run(model, toy.sample())
+    assert logits.shape == (3, 6, 13)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_pretrained_embeddings(side, tmp_path):
+    path = tmp_path / "letters.vec"
+    path.write_text("2 3\na 1 2 3\nz 4 5 6\n")
+    dims = {f"{side}_embed_dim": 3, f"{side}_embed_path": str(path)}
+    embedding = getattr(build(**dims), side).embed_tokens
+    assert embedding.weight[4].tolist() == [1, 2, 3] and embedding.weight[1].tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match=f"--{side}-embed-path .*letters.vec.*3.*--{side}-embed-dim is 4"):
+        build(**{**dims, f"{side}_embed_dim": 4})
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "entmax15"])
+def test_gradients_equal_those_of_plain_autograd(mapping, monkeypatch):
+    """Whole model: factors noted by the steps against products that autograd differentiates."""
+    model, batch = build(attention_mapping=mapping).double().train(), toy.sample()
+
+    def gradients():
+        model.zero_grad()
+        model(**batch["net_input"])[0].square().sum().backward()
+        return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    recorded = gradients()
+    monkeypatch.setattr("fairseq_entmax.lstm.StepMatrix", lambda matrix: lambda rows, addend=0: rows @ matrix + addend)
+    monkeypatch.setattr(
+        "fairseq_entmax.attention.StepMatrix", lambda matrix: lambda rows, addend=0: rows @ matrix + addend
+    )
+    for name, expected in gradients().items():
+        assert torch.allclose(recorded[name], expected, atol=1e-10), name
+
+
+@pytest.mark.parametrize("arch, units, layers, dropout", [
+    ("lstm_entmax", 512, 1, 0.1),
+    ("lstm_entmax_inflection", 300, 2, 0.3),
+    ("lstm_entmax_translation", 500, 2, 0.3),
+])  # fmt: skip
+class TestArchitectures:
+    def check(self, model, units, layers, dropout):
+        assert model.encoder.lstm.hidden_size == units and model.encoder.lstm.num_layers == layers
+        assert model.encoder.lstm.bidirectional and model.encoder.embed_tokens.embedding_dim == units
+        assert len(model.decoder.gates) == layers and model.decoder.fc_out.in_features == units
+        assert model.decoder.embed_tokens.embedding_dim == units
+        assert model.encoder.dropout_in.p == model.decoder.dropout_out.p == dropout
+
+    def parse(self, arch, *command):
+        command = ["data", "--arch", arch, *command]
+        return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+
+    def test_command_line(self, arch, units, layers, dropout):
+        assert arch in ARCH_MODEL_REGISTRY
+        self.check(toy.task().build_model(self.parse(arch).model), units, layers, dropout)
+
+    def test_hydra(self, arch, units, layers, dropout):
+        from fairseq.dataclass.initialize import add_defaults
+
+        whole = OmegaConf.create({"model": {"_name": arch}, "criterion": {"_name": "entmax15"}})
+        add_defaults(whole)
+        model = toy.task().build_model(whole.model)
+        self.check(model, units, layers, dropout)
+        assert output.output_alpha(model) == 1.5
+
+    def test_namespace_of_an_old_checkpoint(self, arch, units, layers, dropout):
+        self.check(models.build_model(Namespace(arch=arch), toy.task()), units, layers, dropout)
+
+    def test_every_option_arrives(self, arch, units, layers, dropout):
+        command, expected = [], {}
+        for name, option in LSTMEntmaxConfig.__dataclass_fields__.items():
+            if name == "_name":
+                continue
+            flag, kind = "--" + name.replace("_", "-"), option.type
+            if kind is bool:
+                command, expected[name] = [*command, flag], True
+            else:
+                value = {"attention_mapping": "entmax", "encoder_bidirectional": "false"}.get(name, 3)
+                value = 0.25 if "dropout" in name else value
+                command += [flag, str(value)]
+                expected[name] = str(value) if "str" in str(kind) else value
+        arrived = self.parse(arch, *command).model
+        assert {name: arrived[name] for name in expected} == expected
+
+
+def test_bidirectional_flag_may_come_without_a_value_as_in_fairseq():
+    command = ["data", "--arch", "lstm_entmax", "--encoder-bidirectional", "--dropout", "0.2"]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    assert toy.task().build_model(cfg.model).encoder.lstm.bidirectional
+
+
+def test_attention_alpha_alone_chooses_entmax():
+    assert lstm.settings_from(Namespace(attention_alpha=1.3)).attention_mapping == "entmax"
+    assert lstm.settings_from(Namespace()).attention_mapping == "entmax15"
+
+
+class TestGuardOfInference:
+    def model(self, criterion):
+        whole = OmegaConf.create({"model": {"_name": "lstm_entmax", **SMALL}, "criterion": {"_name": criterion}})
+        return models.build_model(whole.model, toy.task())
+
+    def cfg(self, task):
+        return OmegaConf.create({"task": {"_name": task}, "generation": {"beam": 5}})
+
+    def test_stock_task_may_not_decode_a_sparse_output(self):
+        model = self.model("sparsemax")
+        with pytest.raises(ValueError, match="alpha 2.0.*--task translation_entmax"):
+            model.prepare_for_inference_(self.cfg("translation"))
+
+    def test_dense_output_with_sparse_attention_is_welcome(self):
+        self.model("cross_entropy").prepare_for_inference_(self.cfg("translation"))
+
+    def test_sparse_generator_is_welcome(self, monkeypatch):
+        monkeypatch.setattr(output, "task_has_sparse_generator", lambda name: name == "translation_entmax")
+        model = self.model("entmax15")
+        model.prepare_for_inference_(self.cfg("translation_entmax"))
+        _, attention = run(model, toy.sample())
+        assert attention is not None and not model.training
+
+
+def test_get_normalized_probs_has_exact_zeros_case_35():
+    model, batch = build(), toy.sample()
+    output.set_output_alpha(model, 2.0)
+    net_output = run(model, batch)
+    for owner in (model, model.decoder):
+        assert (owner.get_normalized_probs(net_output, log_probs=False) == 0).any()
+        assert owner.get_normalized_probs(net_output, log_probs=True, sample=batch).isinf().any()
+
+
+def test_features_and_output_layer_make_up_the_forward_pass():
+    for settings in ({}, {"decoder_out_embed_dim": 9}, {"share_decoder_input_output_embed": True}):
+        model, batch = build(**settings), toy.sample()
+        encoder_out = model.encoder(batch["net_input"]["src_tokens"])
+        features, _ = model.decoder.extract_features(batch["net_input"]["prev_output_tokens"], encoder_out)
+        assert torch.equal(model.decoder.output_layer(features), run(model, batch)[0])
+
+
+def test_sentence_that_is_all_padding_harms_no_other_case_11():
+    model, batch = build(attention_mapping="sparsemax"), toy.sample((5, 2, 4))
+    expected, _ = run(model, batch)
+    batch["net_input"]["src_tokens"][1] = 1
+    logits, attention = run(model, batch)
+    assert torch.allclose(logits[[0, 2]], expected[[0, 2]], atol=1e-6)
+    assert (attention[1] == 0).all() and logits.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_trains_without_flattening_warnings_case_65(dtype, recwarn):
+    model, batch = build(attention_mapping="entmax15").to(dtype).train(), toy.sample()
+    try:
+        model.encoder.lstm(torch.zeros(1, 1, 6, dtype=dtype))
+    except RuntimeError:
+        pytest.skip(f"this torch has no {dtype} LSTM on CPU")
+    logits, _ = model(**batch["net_input"])
+    logits.float().square().sum().backward()
+    assert logits.dtype == dtype
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert not [w for w in recwarn if "contiguous chunk" in str(w.message)]
+
+
+def test_autocast_trains():
+    model, batch = build(attention_mapping="entmax15").train(), toy.sample()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, _ = model(**batch["net_input"])
+    logits.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import reference
-from .mapping import SHORT_CHUNK, check_alpha, check_scores
+from .mapping import SHORT_CHUNK, check_alpha, check_scores, solve_short
 from .support import find_support, solve_wide, wide_base, wide_dtype, worth_searching
 
 
@@ -108,16 +108,14 @@ class _ShortLoss(torch.autograd.Function):
 def _short_rows(logits, target, difference, alpha, smoothing):
     """Loss, support, target probability, best class, each `(rows, 1)`; writes p - q to `difference`."""
     exponent = alpha - 1
-    shifted, _, masked = reference.shift_rows(logits.to(reference.working_dtype(logits)))
-    probs, tau = reference.solve(shifted, alpha)
-    probs, tau = probs.masked_fill(masked, 0), tau.masked_fill(masked, -1)
+    shifted, probs, tau = solve_short(logits, alpha)
     target_prob, target_gap = probs.gather(1, target).double(), -shifted.gather(1, target).double()
-    powered = probs * reference_power(probs, exponent)
-    rest = (powered / alpha).scatter(1, target, 0)
+    base = reference_power(probs, exponent)
+    rest = (probs * base).scatter_(1, target, 0).div_(alpha)
     shortfall = None
     if smoothing.share:
         share = smoothing.share
-        rest = rest - share / exponent * (smoothing.mask * reference_power(probs, exponent)).scatter(1, target, 0)
+        rest = rest - share / exponent * (smoothing.mask * base).scatter(1, target, 0)
         below = (tau - exponent * shifted).clamp(min=0)
         shortfall = torch.where(smoothing.mask, below, 0).sum(-1, keepdim=True)
     rest = rest.sum(-1, keepdim=True)

@@ -40,12 +40,29 @@ def from_rows(rows, shape, dim):
     return rows.view(shape).movedim(-1, dim)
 
 
+def tolerance_for(scores):
+    """How exactly rows must sum to one to be right in the dtype of `scores`; Newton more than squares it at the end."""
+    return reference.TOLERANCE if scores.dtype == torch.float64 else 1e-9
+
+
+def solve_short(scores, alpha):
+    """Shifted scores, probabilities and thresholds of rows that are solved whole; rows of -inf give zeros."""
+    shifted, maximum = reference.shift_rows(scores.to(reference.working_dtype(scores)))
+    probs, tau = reference.solve(shifted, alpha, tolerance=tolerance_for(scores))
+    masked = maximum == torch.finfo(maximum.dtype).min
+    if masked.device.type != "cpu" or bool(masked.any()):
+        probs, tau = probs.masked_fill(masked, 0), tau.masked_fill(masked, -1)
+    return shifted, probs, tau
+
+
 def entmax_rows(scores, alpha):
     """Probabilities of contiguous `scores` `(rows, size)` in their dtype, solved whole."""
+    if scores.numel() <= SHORT_CHUNK:
+        return solve_short(scores, alpha)[1].to(scores.dtype)
     probs = torch.empty_like(scores)
-    for part, out in zip(*(x.split(max(1, SHORT_CHUNK // x.shape[-1])) for x in (scores, probs))):
-        shifted, _, masked = reference.shift_rows(part.to(reference.working_dtype(part)))
-        out.copy_(reference.solve(shifted, alpha)[0].masked_fill_(masked, 0))
+    step = max(1, SHORT_CHUNK // scores.shape[-1])
+    for part, out in zip(scores.split(step), probs.split(step)):
+        out.copy_(solve_short(part, alpha)[1])
     return probs
 
 
@@ -94,17 +111,20 @@ def _masked(scores, found):
 
 def entmax_backward(probs, grad, alpha):
     """Product of `grad` with the Jacobian of alpha-entmax at `probs`, both `(rows, size)`, in the dtype of `probs`."""
+    if probs.numel() <= SHORT_CHUNK:
+        return _jacobian_product(probs, grad, alpha)
     result = torch.empty_like(probs)
     step = max(1, SHORT_CHUNK // probs.shape[-1])
-    for some, incoming, out in zip(probs.split(step), grad.split(step), result.split(step)):
-        if probs.dtype != torch.float64:
-            some, incoming = some.float(), incoming.float()
-        out.copy_(_jacobian_product(some, incoming, alpha))
+    for part, incoming, out in zip(probs.split(step), grad.split(step), result.split(step)):
+        out.copy_(_jacobian_product(part, incoming, alpha))
     return result
 
 
 def _jacobian_product(probs, grad, alpha):
     """`diag(v) - v v' / sum(v)` times `grad`, with `v = probs ** (2 - alpha)` on the support."""
+    dtype = probs.dtype
+    if dtype not in (torch.float32, torch.float64):
+        return _jacobian_product(probs.float(), grad.float(), alpha).to(dtype)
     if alpha == 2:
         slope = (probs > 0).to(grad.dtype)
     elif alpha == 1.5:
@@ -114,8 +134,8 @@ def _jacobian_product(probs, grad, alpha):
     else:
         return _steep_product(probs, grad, alpha)
     total = slope.sum(-1, keepdim=True).clamp_(min=torch.finfo(slope.dtype).tiny)
-    product = torch.where(slope > 0, slope * grad, 0)
-    return product.sub_(slope * (product.sum(-1, keepdim=True) / total))
+    product = slope * grad
+    return torch.addcmul(product, slope, product.sum(-1, keepdim=True) / total, value=-1)
 
 
 def _steep_product(probs, grad, alpha):
@@ -126,7 +146,7 @@ def _steep_product(probs, grad, alpha):
     positive = torch.where(probs > 0, probs, math.inf)
     least, index = positive.min(-1, keepdim=True)
     least = torch.where(least == math.inf, 1, least)
-    weight = torch.where(probs > 0, (positive / least).pow(2 - alpha), 0)
+    weight = (positive / least).pow_(2 - alpha)
     grad = torch.where(weight > 0, grad - grad.gather(-1, index), 0)
     mean = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1)
     return (weight * (grad - mean) * least.pow(2 - alpha)).clamp_(*_finite_range(probs.dtype))

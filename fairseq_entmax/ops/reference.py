@@ -11,21 +11,13 @@ import torch
 # Below this distance from softmax, log(1 + x) / e in float64 loses more digits than its series in e.
 SERIES_BELOW = 1e-6
 MAX_STEPS = 60
+TOLERANCE = 1e-14
 
 
 def shift_rows(scores):
-    """Scores minus their row maximum, the maxima, and which rows are entirely -inf.
-
-    Args:
-        scores: floating point `(rows, size)`.
-
-    Returns:
-        `(rows, size)`, `(rows, 1)`, bool `(rows, 1)`. The maximum of a row of -inf is given as 0.
-    """
-    maximum = scores.amax(-1, keepdim=True)
-    masked = maximum == -math.inf
-    maximum = maximum.masked_fill(masked, 0)
-    return scores - maximum, maximum, masked
+    """Scores minus their row maximum, and the maxima `(rows, 1)`, the lowest finite number in a row of -inf."""
+    maximum = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
+    return scores - maximum, maximum
 
 
 def working_dtype(scores):
@@ -33,12 +25,14 @@ def working_dtype(scores):
     return torch.float64 if scores.device.type == "cpu" or scores.dtype == torch.float64 else torch.float32
 
 
-def solve(shifted, alpha, start=None):
+def solve(shifted, alpha, start=None, tolerance=TOLERANCE):
     """Probabilities and thresholds of alpha-entmax, one number `alpha` >= 1 for all rows.
 
     Args:
         shifted: `(rows, size)` in the dtype of `working_dtype`; -inf allowed.
         start: `(rows, 1)`, a lower bound of the threshold where one is known.
+        tolerance: how far from one the sum of a row may be. Newton steps stop there, so the default is to the last
+            digit, and the root of it is far enough for single precision.
 
     Returns:
         probs `(rows, size)` and tau `(rows, 1)`; NaN in rows that hold NaN or nothing but -inf.
@@ -47,10 +41,10 @@ def solve(shifted, alpha, start=None):
     if alpha == 1:
         return torch.softmax(shifted, -1), torch.full_like(shifted[:, :1], -1)
     if alpha > 2:
-        return _solve_from_smallest(shifted * (alpha - 1), alpha - 1)
+        return _solve_from_smallest(shifted * (alpha - 1), alpha - 1, tolerance)
     if alpha == 1.5:
-        return _solve_square(shifted * 0.5, start)
-    return _solve_newton(shifted, alpha - 1, start)
+        return _solve_square(shifted * 0.5, start, tolerance)
+    return _solve_newton(shifted, alpha - 1, start, tolerance)
 
 
 def lower_bound(shifted, exponent, scale=None):
@@ -68,31 +62,30 @@ def power(base, exponent):
     return base.log().div_(exponent).exp_()
 
 
-def converged(mass, step, least):
-    """True when every row sums to one to float precision (rows of NaN count as done).
+def converged(mass, step, least, tolerance):
+    """True when every row sums to one within `tolerance` (rows of NaN count as done).
 
     On an accelerator it would cost a sync, so a fixed number of steps, enough in all adversarial trials, decides.
     """
     if mass.device.type != "cpu":
         return step >= least + 4
-    return step >= least and not bool(((mass - 1).abs() > 32 * torch.finfo(mass.dtype).eps).any())
+    return step >= least and not bool(((mass - 1).abs() > tolerance).any())
 
 
-def _solve_square(scaled, start):
+def _solve_square(scaled, start, tolerance):
     """1.5-entmax: Newton on the norm, `|max(scaled - tau, 0)| = 1`, which is convex: it comes from below."""
     tau = lower_bound(scaled, 0.5, 1) if start is None else start
+    base = torch.empty_like(scaled)
     for step in range(MAX_STEPS):
-        base = (scaled - tau).clamp_(min=0)
-        total = base.sum(-1, keepdim=True)
-        probs = base.square_()
-        mass = probs.sum(-1, keepdim=True)
-        if converged(mass, step, 4):
+        torch.sub(scaled, tau, out=base).clamp_(min=0)
+        norm = torch.linalg.vector_norm(base, dim=-1, keepdim=True)
+        if converged(norm, step, 3, tolerance / 2):
             break
-        tau = tau + (mass - mass.sqrt()) / total
-    return probs, tau
+        tau = torch.addcdiv(tau, norm * (norm - 1), base.sum(-1, keepdim=True))
+    return base.square_(), tau
 
 
-def _solve_newton(shifted, exponent, start):
+def _solve_newton(shifted, exponent, start, tolerance):
     """1 < alpha <= 2: Newton on `G = (sum probs) ** exponent`, which is convex in tau.
 
     With `offset = (tau + 1) / exponent` everything stays finite down to softmax, where offset is the log of the sum
@@ -107,7 +100,7 @@ def _solve_newton(shifted, exponent, start):
         else:
             probs = power(base, exponent)
         mass = probs.sum(-1, keepdim=True)
-        if converged(mass, step, 3):
+        if converged(mass, step, 3, tolerance):
             break
         slope = (base > 0).sum(-1, keepdim=True) if exponent == 1 else _ratio(probs, base).sum(-1, keepdim=True)
         log_norm = mass.log() * exponent
@@ -116,10 +109,11 @@ def _solve_newton(shifted, exponent, start):
 
 
 def _ratio(probs, base):
-    return torch.where(base > 0, probs / base, 0)
+    """`probs / base`, 0 where both are 0."""
+    return probs / base.clamp(min=torch.finfo(base.dtype).tiny)
 
 
-def _solve_from_smallest(scaled, exponent):
+def _solve_from_smallest(scaled, exponent, tolerance):
     """alpha > 2, where the threshold itself cannot carry the small probabilities.
 
     The support is found by counting; then the smallest probability `w` is the unknown:
@@ -142,11 +136,11 @@ def _solve_from_smallest(scaled, exponent):
     rest = 1 - power(above, exponent).sum(-1, keepdim=True)
     smallest_prob = torch.minimum(rest, 1 / active.sum(-1, keepdim=True).to(rest.dtype))
     for step in range(MAX_STEPS):
-        probs = torch.where(active, torch.maximum(power(above + smallest_prob**exponent, exponent), smallest_prob), 0)
+        probs = torch.maximum(power(above + smallest_prob**exponent, exponent), smallest_prob) * active
         mass = probs.sum(-1, keepdim=True)
-        if converged(mass, step, 8):
+        if converged(mass, step, 3, tolerance):
             break
-        slope = torch.where(active, (smallest_prob / probs).pow(exponent - 1), 0).sum(-1, keepdim=True)
+        slope = (smallest_prob / probs.clamp(min=smallest_prob)).pow_(exponent - 1).mul_(active).sum(-1, keepdim=True)
         smallest_prob = smallest_prob - (mass - 1) / slope
     # A NaN in the row must not be sorted away.
     poison = scaled.sum(-1, keepdim=True) * 0

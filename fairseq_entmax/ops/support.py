@@ -31,7 +31,7 @@ class RowSupport(NamedTuple):
     rows: torch.Tensor  # (entries,) int64
     columns: torch.Tensor  # (entries,) int64
     probs: torch.Tensor  # (entries,) float64
-    maximum: torch.Tensor  # (rows, 1) float64, 0 in a row of -inf
+    maximum: torch.Tensor  # (rows, 1) float64, finite in a row of -inf
     tau: torch.Tensor  # (rows, 1) float64, NaN where the row has no solution; a lower bound in wide rows
     best: torch.Tensor  # (rows,) int64, first column that holds the maximum
     wide: torch.Tensor  # int64 rows to be solved whole by `solve_wide`; the first three fields omit them
@@ -58,7 +58,7 @@ def _find_in_chunk(scores, alpha):
     maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(-1)
     if whole < size:
         maxima = torch.cat([maxima, scores[:, whole:].amax(-1, keepdim=True)], 1)
-    shifted, maximum, _ = reference.shift_rows(maxima.double())
+    shifted, maximum = reference.shift_rows(maxima.double())
     bound = reference.solve(shifted, alpha)[1] - MARGIN
     limit = _round_down(maximum + bound / exponent, scores.dtype)
     # The last block starts early enough to be complete; what it shares with the one before is masked below.

@@ -23,4 +23,4 @@ if _registers():
     compat_fairseq.avoid_transformer_fast_path()
     output.install_generator_guard()
 
-    from . import criterion, scoring, task  # noqa: F401
+    from . import criterion, lstm, scoring, task  # noqa: F401

@@ -168,8 +168,8 @@ def certify(
     if not (ledger.any_dropped or ledger.any_bounded or blocked):
         return result(COMPLETE, "; ".join(notes))
     if margin is not None and margin <= 0:
-        if best_score >= bound:
-            return result(NONE, "rounding")
+        if best_score + 2 * (best_score - best_score_low) + 1e-9 >= bound:
+            return result(NONE, "tie within rounding")
         return result(NONE, "beam" if ledger.drop_bound >= bound else LENGTH_LIMIT)
     if LENGTH_LIMIT in blocked and not objective.is_normalized:
         blocked.remove(LENGTH_LIMIT)  # compared like everything else that was dropped

@@ -1,5 +1,6 @@
 """The search itself: score update, candidates, finish, select, for one batch, over ragged rows."""
 
+import bisect
 import logging
 import math
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class Sentence:
 
     ledger: Ledger = field(default_factory=Ledger)
     finished: List[Finished] = field(default_factory=list)
+    losses: List[float] = field(default_factory=list)  # their scores, negated: ascending
     strings: int = 0
     decoder_rows: int = 0
     void: Optional[str] = None
@@ -85,10 +87,11 @@ class Sentence:
     def add(self, item: Finished, keep: int) -> None:
         """Keep the `keep` best outputs; equal scores stay in the order in which they finished."""
         self.strings += 1
-        if len(self.finished) < keep or item.score > self.finished[-1].score:
-            self.finished.append(item)
-            self.finished.sort(key=lambda f: -f.score)
-            del self.finished[keep:]
+        place = bisect.bisect_right(self.losses, -item.score)
+        if place < keep:
+            self.losses.insert(place, -item.score)
+            self.finished.insert(place, item)
+            del self.losses[keep:], self.finished[keep:]
 
 
 class Rows(NamedTuple):
@@ -393,6 +396,7 @@ class Search:
         chosen = best > -math.inf
         alive = self._prune(active, chosen, best, high.gather(1, index))
         parent = first.unsqueeze(1) + torch.div(index, top.size(1), rounding_mode="floor")
+        parent = parent.clamp(max=len(self.rows) - 1)  # empty places of a line point anywhere
         column = index % top.size(1)
         self._account_dropped(active, owner, probs, scores, high, index, chosen, alive, parent, column, true)
         parent, column = parent[alive], column[alive]

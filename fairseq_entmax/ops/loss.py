@@ -92,10 +92,10 @@ class _ShortLoss(torch.autograd.Function):
             _short_rows(*part, alpha, smoothing)
             for part in zip(logits.split(step), target.split(step), difference.split(step))
         ]
-        loss, support, target_prob, best = (torch.cat(field)[:, 0] for field in zip(*parts))
+        loss, support, target_prob, correct = (torch.cat(field)[:, 0] for field in zip(*parts))
         ctx.save_for_backward(difference, kept)
         ctx.dtype = logits.dtype
-        return _finish(ctx, loss, support, target_prob, best == target[:, 0], kept, exact)
+        return _finish(ctx, loss, support, target_prob, correct, kept, exact)
 
     @staticmethod
     @once_differentiable
@@ -106,11 +106,11 @@ class _ShortLoss(torch.autograd.Function):
 
 
 def _short_rows(logits, target, difference, alpha, smoothing):
-    """Loss, support, target probability, best class, each `(rows, 1)`; writes p - q to `difference`."""
+    """Loss, support, target probability, correct, each `(rows, 1)`; writes p - q to `difference`."""
     exponent = alpha - 1
     shifted, probs, tau = solve_short(logits, alpha)
     target_prob, target_gap = probs.gather(1, target).double(), -shifted.gather(1, target).double()
-    base = reference_power(probs, exponent)
+    base = reference.root(probs, exponent)
     rest = (probs * base).scatter_(1, target, 0).div_(alpha)
     shortfall = None
     if smoothing.share:
@@ -122,15 +122,19 @@ def _short_rows(logits, target, difference, alpha, smoothing):
     loss = _row_loss(target_prob, target_gap, rest, tau, shortfall, target[:, 0].unsqueeze(1), alpha, smoothing)
     difference.copy_(probs - smoothing.share * smoothing.mask if smoothing.share else probs)
     difference.scatter_add_(1, target, torch.full_like(difference[:, :1], -smoothing.gold))
-    support = (probs.to(difference.dtype) > 0).sum(-1, keepdim=True)
-    return loss, support, target_prob, shifted.argmax(-1, keepdim=True)
+    support = probs.to(difference.dtype).sign().sum(-1, keepdim=True).long()
+    return loss, support, target_prob, _is_first_best(shifted, target, target_gap)
 
 
-def reference_power(probs, exponent):
-    """`probs ** exponent`, the way back from probabilities to the base of `reference.power`."""
-    if exponent == 1:
-        return probs
-    return probs.sqrt() if exponent == 0.5 else probs.pow(exponent)
+def _is_first_best(shifted, target, target_gap):
+    """Whether the target is the first class that holds the maximum, bool `(rows, 1)`; argmax only where it is tied."""
+    best = target_gap == 0
+    if shifted.device.type != "cpu":
+        return shifted.argmax(-1, keepdim=True) == target
+    tied = (best & (shifted.sign().sum(-1, keepdim=True) > 1 - shifted.shape[-1])).nonzero()[:, 0]
+    if len(tied):
+        best[tied] = shifted[tied].argmax(-1, keepdim=True) == target[tied]
+    return best
 
 
 def _finish(ctx, loss, support, target_prob, correct, kept, exact):
@@ -153,7 +157,7 @@ class _LongLoss(torch.autograd.Function):
         tau, columns = found.tau.clone(), target[:, 0]
         exponent, size = alpha - 1, logits.shape[-1]
         on_target = found.columns == columns[found.rows]
-        base = reference_power(found.probs, exponent)
+        base = reference.root(found.probs, exponent)
         terms = torch.where(on_target, 0, found.probs * base / alpha)
         if smoothing.share:
             in_mask = smoothing.mask[found.columns]
@@ -167,7 +171,7 @@ class _LongLoss(torch.autograd.Function):
             above[:, 0].index_add_(0, found.rows, torch.where(in_mask, base, 0))
         for rows, base, probs, row_tau in solve_wide(logits, found, alpha):
             tau[rows] = row_tau
-            support[rows] = (probs > 0).sum(-1)
+            support[rows] = probs.to(torch.float32).sign().sum(-1).long()
             target_prob[rows] = probs.gather(1, target[rows]).double()
             if smoothing.share:
                 above[rows] = (base @ smoothing.mask.to(base.dtype))[:, None].double()

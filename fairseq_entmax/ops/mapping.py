@@ -97,7 +97,7 @@ class _Entmax(torch.autograd.Function):
             return entmax_backward(probs, grad, ctx.alpha), None
         place, rows = places
         some = grad.reshape(-1)[place].to(reference.working_dtype(probs))
-        slope = torch.ones_like(some) if ctx.alpha == 2 else probs.view(-1)[place].to(some.dtype).pow(2 - ctx.alpha)
+        slope = probs.view(-1)[place].to(some.dtype).pow(2 - ctx.alpha)
         sums = some.new_zeros(2, len(probs)).index_add_(1, rows, torch.stack([slope, slope * some]))
         result = torch.zeros_like(probs)
         result.view(-1)[place] = (slope * (some - (sums[1] / sums[0])[rows])).to(probs.dtype)
@@ -126,11 +126,9 @@ def _jacobian_product(probs, grad, alpha):
     if dtype not in (torch.float32, torch.float64):
         return _jacobian_product(probs.float(), grad.float(), alpha).to(dtype)
     if alpha == 2:
-        slope = (probs > 0).to(grad.dtype)
-    elif alpha == 1.5:
-        slope = probs.sqrt()
+        slope = probs.sign()
     elif alpha < 2:
-        slope = probs.pow(2 - alpha)
+        slope = reference.root(probs, 2 - alpha)
     else:
         return _steep_product(probs, grad, alpha)
     total = slope.sum(-1, keepdim=True).clamp_(min=torch.finfo(slope.dtype).tiny)

@@ -54,12 +54,24 @@ def lower_bound(shifted, exponent, scale=None):
 
 
 def power(base, exponent):
-    """`base ** (1 / exponent)` for `base` >= 0; log and exp are vectorised where pow is slow."""
+    """`base ** (1 / exponent)` for `base` >= 0, exactly 0 at 0.
+
+    On a CPU log and exp are far faster than pow, but log and sqrt of 0 are slow, so zeros are kept from them.
+    """
     if exponent == 1:
         return base
     if exponent == 0.5:
         return base * base
-    return base.log().div_(exponent).exp_()
+    return base.clamp(min=torch.finfo(base.dtype).tiny).log_().div_(exponent).exp_().mul_(base.sign())
+
+
+def root(probs, exponent):
+    """`probs ** exponent` for `probs` >= 0, 0 at 0: the way back from probabilities to the base of `power`."""
+    if exponent == 1:
+        return probs
+    if exponent == 0.5:
+        return probs.clamp(min=torch.finfo(probs.dtype).tiny).rsqrt_().mul_(probs)
+    return power(probs, 1 / exponent)
 
 
 def converged(mass, step, least, tolerance):
@@ -102,15 +114,17 @@ def _solve_newton(shifted, exponent, start, tolerance):
         mass = probs.sum(-1, keepdim=True)
         if converged(mass, step, 3, tolerance):
             break
-        slope = (base > 0).sum(-1, keepdim=True) if exponent == 1 else _ratio(probs, base).sum(-1, keepdim=True)
+        slope = slope_of(probs, base, exponent).sum(-1, keepdim=True)
         log_norm = mass.log() * exponent
         offset = offset + torch.expm1(log_norm) / exponent * mass / (log_norm.exp() * slope)
     return probs, offset * exponent - 1
 
 
-def _ratio(probs, base):
-    """`probs / base`, 0 where both are 0."""
-    return probs / base.clamp(min=torch.finfo(base.dtype).tiny)
+def slope_of(probs, base, exponent):
+    """`probs / base`, 0 where both are 0: minus the derivative of the mass by tau, up to 1 / exponent."""
+    if exponent == 0.5:
+        return base
+    return base.sign() if exponent == 1 else probs / base.clamp(min=torch.finfo(base.dtype).tiny)
 
 
 def _solve_from_smallest(scaled, exponent, tolerance):

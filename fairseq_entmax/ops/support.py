@@ -173,12 +173,7 @@ def solve_wide(scores, found, alpha):
             mass = probs.sum(-1, keepdim=True).double()
             if step >= 12 or not bool(((mass - 1).abs() > tolerance).any()):
                 break
-            if exponent == 1:
-                slope = (base > 0).sum(-1, keepdim=True)
-            elif exponent == 0.5:
-                slope = base.sum(-1, keepdim=True)
-            else:
-                slope = torch.where(base > 0, probs / base, 0).sum(-1, keepdim=True)
+            slope = reference.slope_of(probs, base, exponent).sum(-1, keepdim=True)
             norm = mass**exponent
             tau = tau + (norm - 1) * mass / (norm * slope)
         yield part, base, probs, tau

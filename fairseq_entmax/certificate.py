@@ -76,8 +76,8 @@ class Certificate:
     """What was proved about one sentence.
 
     Attributes:
-        certificate: ``complete`` (every output with non-zero probability was enumerated), ``optimal`` (no output that was
-            not enumerated can beat the best one), or ``none``.
+        certificate: ``complete`` (every output with non-zero probability was enumerated), ``optimal`` (no output that
+            was not enumerated can beat the best one), or ``none``.
         reason: why there is no proof, or what the proof is subject to; empty for an unconditional proof.
         objective: ``logprob`` or ``normalized``.
         mass: probability covered by the enumerated outputs, under the model's own distribution (after temperature, and
@@ -102,7 +102,7 @@ class Ledger:
     """Where the probability of one sentence went. Masses are float64 and add up to `total`.
 
     `finished`: enumerated outputs; `dropped`: prefixes the beam had no room for (or given up by the stopping rule);
-    `bounded`: prefixes that cannot enter the n-best list; `blocked`: mass that an option or a limit forbids, by its name.
+    `bounded`: prefixes that cannot enter the n-best list; `blocked`: what an option or a limit forbids, by its name.
     `drop_bound` is the highest upper bound (rounding error added) of all `dropped` prefixes, `limit_bound` that of the
     prefixes cut by the length limit.
     """

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from .certificate import Certificate, Objective, certify
 from .ensemble import Ensemble, align
 from .output import is_sparse, made_up_symbols, output_alpha
-from .stock import StockGenerator
 from .search import SAMPLING, ZERO_PREFIX, Finished, Search, SearchOptions, Sentence
+from .stock import StockGenerator
 
 Hypothesis = Dict[str, Any]
 
 
 def forbidden_symbols(dictionary) -> List[int]:
-    """Symbols no output may contain: padding, beginning of sentence, and the made-up words fairseq pads a dictionary with."""
+    """Symbols no output may contain: padding, beginning of sentence, and words made up to round a dictionary up."""
     return sorted({dictionary.pad(), dictionary.bos()}.union(made_up_symbols(dictionary)))
 
 
@@ -52,7 +52,7 @@ class SparseGenerator:
         symbols_to_strip_from_output: left out when outputs are printed.
         lm_model, lm_weight: language model fused into the scores.
         nbest: outputs wanted; they may exceed the beam.
-        bounding: drop prefixes that cannot enter the `nbest` best. Without it every string that fits the beam is listed.
+        bounding: drop prefixes that cannot enter the `nbest` best; without it, all strings that fit the beam are listed.
         sampling, sampling_topk, sampling_topp: draw `beam_size` outputs instead of searching.
         prefix_allowed_tokens_fn: fairseq's ``fn(sentence id, tokens) -> allowed tokens``.
         print_alignment: None, "hard" or "soft".
@@ -159,7 +159,12 @@ class SparseGenerator:
                 hypothesis["alignment"] = torch.empty(0)
                 if self.print_alignment:
                     hypothesis["alignment"] = align(
-                        self.print_alignment, hypothesis["attention"], source, hypothesis["tokens"], self.options.pad, self.eos
+                        self.print_alignment,
+                        hypothesis["attention"],
+                        source,
+                        hypothesis["tokens"],
+                        self.options.pad,
+                        self.eos,
                     )
             results.append(hypotheses)
         return results

@@ -110,10 +110,10 @@ class CertificateRecorder:
 
         none = ", ".join(f"{reason} {count}" for reason, count in self.reasons.most_common())
         line = (
-            f"{self.sentences} sentences, complete {share(self.counts[COMPLETE])}, optimal {share(self.counts[OPTIMAL])}, "
-            f"none {share(self.counts[NONE])}{f' ({none})' if none else ''}; mean covered mass {self.mass / n:.4f}, "
-            f"mean strings {self.strings / n:.2f}, mean support {self.support / max(self.steps, 1):.3f}, "
-            f"mean decoder rows {self.rows / n:.1f}"
+            f"{self.sentences} sentences, complete {share(self.counts[COMPLETE])}, "
+            f"optimal {share(self.counts[OPTIMAL])}, none {share(self.counts[NONE])}{f' ({none})' if none else ''}; "
+            f"mean covered mass {self.mass / n:.4f}, mean strings {self.strings / n:.2f}, "
+            f"mean support {self.support / max(self.steps, 1):.3f}, mean decoder rows {self.rows / n:.1f}"
         )
         if self.counts["truncated"]:
             line += f"; {self.counts['truncated']} without any output within the limits"

@@ -51,7 +51,7 @@ class SearchOptions:
     want_candidates: bool = False
 
     def longest(self, src_len: int) -> int:
-        """Most tokens before end of sentence for a source of `src_len` tokens (end of sentence counted, padding not)."""
+        """Most tokens before end of sentence for a source of `src_len` tokens, its end of sentence counted."""
         max_len = min(int(self.max_len_a * src_len + self.max_len_b), self.max_len - 1)
         if max_len < self.objective.min_len:
             raise ValueError(
@@ -146,7 +146,12 @@ class Search:
     """
 
     def __init__(
-        self, ensemble: Ensemble, options: SearchOptions, sample: Dict[str, Any], prefix_tokens: Optional[Tensor], bos_token: int
+        self,
+        ensemble: Ensemble,
+        options: SearchOptions,
+        sample: Dict[str, Any],
+        prefix_tokens: Optional[Tensor],
+        bos_token: int,
     ):
         self.ensemble, self.options = ensemble, options
         src_tokens = sample["net_input"]["src_tokens"]
@@ -225,7 +230,9 @@ class Search:
             if s in dead and (s not in best or score > best[s][0]):
                 best[s] = (score, row)
         for s, (_, row) in best.items():
-            self.sentences[s].unreachable = Finished(-math.inf, -math.inf, -math.inf, len(self.trace) - 1, row, -math.inf)
+            self.sentences[s].unreachable = Finished(
+                -math.inf, -math.inf, -math.inf, len(self.trace) - 1, row, -math.inf
+            )
 
     # ------------------------------------------------------------------ score update
 
@@ -235,7 +242,9 @@ class Search:
         if not bad.any():
             return
         if self.step == 0 and bad.all():
-            raise ValueError(f"the model gives NaN for every sentence of a batch (first id {self.ids[0]}): broken checkpoint?")
+            raise ValueError(
+                f"the model gives NaN for every sentence of a batch (first id {self.ids[0]}): broken checkpoint?"
+            )
         for s in set(self.rows.sentence[bad].tolist()):
             if self.sentences[s].void != NOT_A_NUMBER:
                 logger.warning("sentence %s: the model gives NaN; its output is not certified", self.ids[s])
@@ -264,7 +273,9 @@ class Search:
             scores = scores.clone()
             scores[:, options.unk] *= math.exp(-options.unk_penalty)
         if options.lm_model is not None:
-            lm_probs = options.lm_model.get_normalized_probs(options.lm_model(self.rows.tokens), log_probs=True, sample=None)
+            lm_probs = options.lm_model.get_normalized_probs(
+                options.lm_model(self.rows.tokens), log_probs=True, sample=None
+            )
             scores = scores * (lm_probs[:, -1, :].double() * options.lm_weight).exp()
             self._account(LANGUAGE_MODEL, (probs * scores.eq(0)).sum(dim=-1))
             probs = probs * scores.ne(0)
@@ -349,7 +360,7 @@ class Search:
     # ------------------------------------------------------------------ finish
 
     def _finish(self, probs: Tensor, scores: Tensor, token_error: "TokenError") -> None:
-        """Move every output that ends here into its sentence's list; end of sentence is taken out of `probs`, `scores`."""
+        """Move outputs that end here into their sentences' lists, and end of sentence out of `probs` and `scores`."""
         eos = self.options.eos
         p = probs[:, eos].clone()
         increment = scores[:, eos].log()

@@ -12,26 +12,26 @@ from fairseq.search import BeamSearch
 from torch import Tensor, nn
 
 from .certificate import LENGTH_LIMIT, Ledger, Objective, certify
-from .ensemble import Ensemble, align, source_columns
+from .ensemble import align, source_columns
 
 
 class ObservedBeamSearch(BeamSearch):
     """fairseq's beam search; keeps, for each sentence, the highest upper bound of everything that is dropped.
 
-    Dropped at a step are: candidates that are not returned (each scores at most the last that is), returned ones that do
-    not end and rank behind the `beam` that go on, returned ones that end but rank behind the first `beam` (fairseq
+    Dropped at a step are: candidates that are not returned (each scores at most the last that is), returned ones that
+    do not end and rank behind the `beam` that go on, returned ones that end but rank behind the first `beam` (fairseq
     ignores them), and, at a sentence's last step, everything that goes on. An output that ends in time but finds the
-    list of finished ones full needs no bound: fairseq takes outputs of a step in order, so a better one of the same
+    list of finished ones full needs no bound: fairseq takes the outputs of a step in order, so a better one of the same
     length was taken.
     """
 
     def __init__(self, tgt_dict, eos: int):
         super().__init__(tgt_dict)
         self.stop_on_eos = eos
-        self.start(Objective(), {}, 0.0)
+        self.start(Objective(), 0, 0.0)
 
     def start(self, objective: Objective, max_len: int, token_error: float) -> None:
-        """Forget the last batch. `max_len`: the batch's length limit; `token_error`: rounding error of a log probability."""
+        """Forget the last batch. `max_len`: its length limit; `token_error`: rounding error of a log probability."""
         self.objective, self.limit, self.token_error = objective, max_len, token_error
         self.ledgers: Dict[int, Ledger] = {}
         self.live_bound: Dict[int, float] = {}
@@ -57,7 +57,9 @@ class ObservedBeamSearch(BeamSearch):
         unseen = self.objective.bound(high[:, -1], length, torch.tensor(self.limit, device=cand.device))
         dropped = torch.maximum(dropped, torch.maximum(unseen, self.objective.score(high[:, -1], length)))
         live = torch.where(goes_on, bound, nothing).max(dim=1).values
-        at_limit = scores[:, :, step - 1].double().max(dim=1).values + error if step >= self.limit and step > 0 else None
+        at_limit = (
+            scores[:, :, step - 1].double().max(dim=1).values + error if step >= self.limit and step > 0 else None
+        )
         for i, s in enumerate(original_batch_idxs.tolist()):
             ledger = self.ledgers.setdefault(s, Ledger(any_dropped=True))
             ledger.drop_bound = max(ledger.drop_bound, dropped[i].item())
@@ -96,7 +98,7 @@ class StockGenerator:
         generator, src_tokens = self.generator, sample["net_input"]["src_tokens"]
         if self.observed:
             width = int(generator.max_len_a * src_tokens.size(1) + generator.max_len_b)
-            dtype = next(self.models[0].parameters()).dtype if any(True for _ in self.models[0].parameters()) else torch.float32
+            dtype = next((p.dtype for p in self.models[0].parameters()), torch.float32)
             generator.search.start(self.objective, min(width, generator.max_len - 1), 32 * torch.finfo(dtype).eps)
         results = generator.generate(models, sample, **kwargs)
         columns = source_columns(self.models[0], src_tokens, generator.pad)
@@ -117,7 +119,12 @@ class StockGenerator:
             hypothesis["attention"] = attention
             if self.print_alignment:
                 hypothesis["alignment"] = align(
-                    self.print_alignment, attention, source, hypothesis["tokens"], self.generator.pad, self.generator.eos
+                    self.print_alignment,
+                    attention,
+                    source,
+                    hypothesis["tokens"],
+                    self.generator.pad,
+                    self.generator.eos,
                 )
         hypothesis["logprob"] = hypothesis["positional_scores"].double().sum().item()
         hypothesis["support"] = [self.generator.vocab_size] * length

@@ -38,8 +38,8 @@ class TranslationEntmaxConfig(TranslationConfig):
     eval_accuracy: bool = field(
         default=False,
         metadata={
-            "help": "in validation, decode and log word_accuracy (exact match of detokenised text, %%), edit_distance, and "
-            "the shares of complete and optimal answers (%%); uses --eval-bleu-args, --eval-bleu-detok and "
+            "help": "in validation, decode and log word_accuracy (exact match of detokenised text, %%), edit_distance, "
+            "and the shares of complete and optimal answers (%%); uses --eval-bleu-args, --eval-bleu-detok and "
             "--eval-bleu-remove-bpe"
         },
     )
@@ -56,7 +56,7 @@ class TranslationEntmaxConfig(TranslationConfig):
 
 
 class InferenceDataset(LanguagePairDataset):
-    """Sentences typed in `fairseq-interactive`; tells the task the ids of each batch, which fairseq does not pass on."""
+    """Sentences typed in `fairseq-interactive`; tells the task the ids of each batch, which fairseq keeps back."""
 
     def __init__(self, task: "TranslationEntmaxTask", first_id: int, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -147,8 +147,9 @@ class TranslationEntmaxTask(TranslationTask):
         limits = f"--max-source-positions and --max-target-positions allow {tuple(max_positions)}"
         if not ignore_invalid_inputs:
             raise ValueError(
-                f"sentence {int(ignored[0])} is too long: (source, target) lengths {dataset.size(ignored[0])}, but {limits}; "
-                f"{len(ignored)} such; shorten them, raise the limits, or pass --skip-invalid-size-inputs-valid-test"
+                f"sentence {int(ignored[0])} is too long ({len(ignored)} such): (source, target) lengths "
+                f"{dataset.size(ignored[0])}, but {limits}; shorten it, raise the limits, or pass "
+                "--skip-invalid-size-inputs-valid-test"
             )
         names = ", ".join(str(int(i)) for i in sorted(ignored)[:_NAMED_AT_MOST])
         more = ", ..." if len(ignored) > _NAMED_AT_MOST else ""
@@ -204,9 +205,7 @@ class TranslationEntmaxTask(TranslationTask):
 
     # ------------------------------------------------------------------ generation
 
-    def build_generator(
-        self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None
-    ):
+    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """The generator for `fairseq-generate`, `fairseq-interactive` and Python users; it writes certificates."""
         if seq_gen_cls is not None:
             if any(is_sparse(output_alpha(m)) for m in models):

@@ -37,7 +37,9 @@ class Automaton:
         self.probs, self.follow = probs, follow
 
     @classmethod
-    def random(cls, seed: int, n_states: int, vocab: int, first: int = FIRST, max_support: int = 3, ties: bool = False) -> "Automaton":
+    def random(
+        cls, seed: int, n_states: int, vocab: int, first: int = FIRST, max_support: int = 3, ties: bool = False
+    ) -> "Automaton":
         rng = np.random.default_rng(seed)
         probs = np.zeros((n_states, vocab))
         for state in range(n_states):

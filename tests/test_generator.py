@@ -30,7 +30,9 @@ ENDLESS = {"": {"a": 1.0}, "a": {"a": 1.0}, "*": {"a": 1.0}}
 HALVES = {"": {"a": 0.5, ".": 0.5}, "a": {"a": 0.5, ".": 0.5}, "aa": {"a": 0.5, ".": 0.5}, "aaa": {".": 1.0}}
 
 
-def decode(tables, beam=5, numbers=None, decoder=None, models=None, sample=None, prefix=None, letters_used=3, **options):
+def decode(
+    tables, beam=5, numbers=None, decoder=None, models=None, sample=None, prefix=None, letters_used=3, **options
+):
     """Decode with automata given as tables of strings (or automata); one sentence for each."""
     dictionary = letters(letters_used)
     automata = [t if isinstance(t, Automaton) else Automaton.of_strings(t, len(dictionary)) for t in tables]
@@ -154,7 +156,10 @@ def test_min_len_keeps_the_true_mass__case_27():
     (hypotheses,) = decode([table], beam=2)
     assert texts(hypotheses) == ["a."]
     found = certificate(hypotheses)
-    assert found.mass == pytest.approx(0.4) and (found.certificate, found.reason) == ("optimal", "subject to min length")
+    assert found.mass == pytest.approx(0.4) and (found.certificate, found.reason) == (
+        "optimal",
+        "subject to min length",
+    )
 
 
 def test_min_len_without_a_way_out__case_27():
@@ -221,7 +226,9 @@ def test_temperature_is_applied_before_the_mapping__case_31():
 
 
 def test_ngram_blocking_is_declared__case_32():
-    (hypotheses,) = decode([{"": {"a": 1.0}, "a": {"a": 0.8, ".": 0.2}, "*": {"a": 0.8, ".": 0.2}}], no_repeat_ngram_size=2)
+    (hypotheses,) = decode(
+        [{"": {"a": 1.0}, "a": {"a": 0.8, ".": 0.2}, "*": {"a": 0.8, ".": 0.2}}], no_repeat_ngram_size=2
+    )
     assert texts(hypotheses)[0] in ("aa.", "a.")
     assert not any("aaa" in t for t in texts(hypotheses))
     assert "subject to n-gram blocking" in certificate(hypotheses).reason
@@ -248,7 +255,9 @@ def test_score_equals_forced_scoring__case_33():
     model = script_model(dictionary, automata, decoder=PlainScriptDecoder)
 
     def full(prev_output_tokens, encoder_out=None, **kwargs):
-        steps = [step_forward(prev_output_tokens[:, : i + 1], encoder_out)[0] for i in range(prev_output_tokens.size(1))]
+        steps = [
+            step_forward(prev_output_tokens[:, : i + 1], encoder_out)[0] for i in range(prev_output_tokens.size(1))
+        ]
         return torch.cat(steps, dim=1), None
 
     results = decode(automata, models=[model], beam=3, nbest=3)
@@ -317,7 +326,10 @@ def test_unknown_word_penalty():
     assert penalised[1]["logprob"] == pytest.approx(math.log(0.6))
     assert certificate(penalised).reason == "for scores modified by --unkpen 1"
     (rewarded,) = decode([automaton], unk_penalty=-1.0)
-    assert (certificate(rewarded).certificate, certificate(rewarded).reason) == ("none", "modified scores (--unkpen -1)")
+    assert (certificate(rewarded).certificate, certificate(rewarded).reason) == (
+        "none",
+        "modified scores (--unkpen -1)",
+    )
 
 
 def test_allowed_tokens_function():
@@ -351,15 +363,21 @@ def test_impossible_options_are_named(options, match):
 
 # ---------------------------------------------------------------------------- the oracle
 
-OBJECTIVES = [("raw", False, 1.0), ("lenpen 1", True, 1.0), ("lenpen 0.5", True, 0.5), ("lenpen -1", True, -1.0), ("lenpen 2", True, 2.0)]
+OBJECTIVES = [
+    ("raw", False, 1.0),
+    ("lenpen 1", True, 1.0),
+    ("lenpen 0.5", True, 0.5),
+    ("lenpen -1", True, -1.0),
+    ("lenpen 2", True, 2.0),
+]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def cached_automaton(seed, ties):
     return Automaton.random(seed, 5, FIRST + 3, ties=ties)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def all_strings(automaton, max_len):
     return automaton.strings(max_len)
 

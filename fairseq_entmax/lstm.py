@@ -257,15 +257,19 @@ def _init_uniform(*modules):
             nn.init.uniform_(parameter, -0.1, 0.1)
 
 
+def _two_layers_of(args, units):
+    fill(args, encoder_layers=2, decoder_layers=2, dropout=0.3, encoder_embed_dim=units, decoder_embed_dim=units)
+    fill(args, encoder_hidden_size=units, decoder_hidden_size=units)
+    complete(args)
+
+
 @register_model_architecture("lstm_entmax", "lstm_entmax_inflection")
 def lstm_entmax_inflection(args):
     """For word forms: sources and targets of a dozen symbols, small vocabularies."""
-    fill(args, encoder_embed_dim=300, decoder_embed_dim=300, encoder_layers=2, decoder_layers=2, dropout=0.3)
-    complete(args)
+    _two_layers_of(args, units=300)
 
 
 @register_model_architecture("lstm_entmax", "lstm_entmax_translation")
 def lstm_entmax_translation(args):
     """For sentences of words or subwords."""
-    fill(args, encoder_embed_dim=500, decoder_embed_dim=500, encoder_layers=2, decoder_layers=2, dropout=0.3)
-    complete(args)
+    _two_layers_of(args, units=500)

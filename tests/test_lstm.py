@@ -296,6 +296,43 @@ def test_gradients_equal_those_of_plain_autograd(mapping, monkeypatch):
         assert torch.allclose(recorded[name], expected, atol=1e-10), name
 
 
+@pytest.mark.parametrize("find_unused_parameters", [False, True])
+def test_gradients_survive_distributed_training_case_22(find_unused_parameters, tmp_path):
+    """Steps that give a weight no gradient of their own must not make DDP think it unused."""
+    model, batch = build().train(), toy.sample()
+    plain = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    model(**batch["net_input"])[0].square().mean().backward()
+    for name, parameter in model.named_parameters():
+        plain[name] += parameter.grad
+        parameter.grad = None
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(
+            model, broadcast_buffers=False, find_unused_parameters=find_unused_parameters
+        )
+        for _ in range(2):
+            model.zero_grad()
+            wrapped(**batch["net_input"])[0].square().mean().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, plain[name], atol=1e-6), name
+
+
+def test_dropout_acts_in_training_only():
+    model, batch = build(dropout=0.5, decoder_dropout_out=0.0), toy.sample()
+    dropouts = (
+        model.encoder.dropout_in,
+        model.encoder.dropout_out,
+        model.decoder.dropout_in,
+        model.decoder.dropout_out,
+    )
+    assert [module.p for module in dropouts] == [0.5, 0.5, 0.5, 0.0] and model.encoder.lstm.dropout == 0.5
+    assert torch.equal(run(model, batch)[0], run(model, batch)[0])
+    model.train()
+    assert not torch.equal(model(**batch["net_input"])[0], model(**batch["net_input"])[0])
+
+
 @pytest.mark.parametrize("arch, units, layers, dropout", [
     ("lstm_entmax", 512, 1, 0.1),
     ("lstm_entmax_inflection", 300, 2, 0.3),
@@ -325,6 +362,11 @@ class TestArchitectures:
         model = toy.task().build_model(whole.model)
         self.check(model, units, layers, dropout)
         assert output.output_alpha(model) == 1.5
+
+    def test_units_of_an_architecture_do_not_follow_the_embeddings(self, arch, units, layers, dropout):
+        model = toy.task().build_model(self.parse(arch, "--encoder-embed-dim", "8", "--decoder-embed-dim", "8").model)
+        expected = 8 if arch == "lstm_entmax" else units  # fairseq's lstm has no size of its own either
+        assert model.encoder.lstm.hidden_size == model.decoder.fc_out.in_features == expected
 
     def test_namespace_of_an_old_checkpoint(self, arch, units, layers, dropout):
         self.check(models.build_model(Namespace(arch=arch), toy.task()), units, layers, dropout)

@@ -159,7 +159,9 @@ class TestGeneratorGuard:
         built = []
         monkeypatch.setattr(FairseqTask, "build_generator", lambda self, models, args, **kwargs: built.append(kwargs))
         output.install_generator_guard()
+        once = FairseqTask.build_generator
         output.install_generator_guard()
+        assert FairseqTask.build_generator is once
         self.built = built
 
     def task(self, cls, **state):

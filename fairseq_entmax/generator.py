@@ -52,7 +52,7 @@ class SparseGenerator:
         symbols_to_strip_from_output: left out when outputs are printed.
         lm_model, lm_weight: language model fused into the scores.
         nbest: outputs wanted; they may exceed the beam.
-        bounding: drop prefixes that cannot enter the `nbest` best; without it, all strings that fit the beam are listed.
+        bounding: drop prefixes that cannot enter the `nbest` best; without it, every string that fits is listed.
         sampling, sampling_topk, sampling_topp: draw `beam_size` outputs instead of searching.
         prefix_allowed_tokens_fn: fairseq's ``fn(sentence id, tokens) -> allowed tokens``.
         print_alignment: None, "hard" or "soft".

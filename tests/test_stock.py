@@ -1,0 +1,220 @@
+"""Dense models: fairseq's own answers, with certificates that brute force confirms; and ragged rows on transformers."""
+
+import copy
+import math
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.models.lstm import LSTMModel
+from fairseq.models.lstm import base_architecture as lstm_base
+from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer import base_architecture as transformer_base
+from fairseq.sequence_generator import SequenceGenerator
+from helpers import EOS, FIRST, letters
+from toy import sources
+from toy import task as toy_task
+
+from fairseq_entmax.ensemble import Ensemble
+from fairseq_entmax.generator import EntmaxGenerator, SparseGenerator
+from fairseq_entmax.output import set_output_alpha
+from fairseq_entmax.stock import StockGenerator
+
+SIZES = {
+    **dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim", "decoder_out_embed_dim"), 16),
+    **dict.fromkeys(("encoder_hidden_size", "decoder_hidden_size"), 16),
+    **dict.fromkeys(("encoder_ffn_embed_dim", "decoder_ffn_embed_dim"), 16),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("max_source_positions", "max_target_positions"), 64),
+    "dropout": 0.0,
+    "criterion": "cross_entropy",
+}
+
+
+def build(kind, dictionary, seed=0, scale=1.0):
+    """A random fairseq model; `scale` sharpens its output."""
+    torch.manual_seed(seed)
+    args = Namespace(**SIZES)
+    (lstm_base if kind == "lstm" else transformer_base)(args)
+    model_class = LSTMModel if kind == "lstm" else TransformerModel
+    model = model_class.build_model(args, toy_task(dictionary, dictionary)).eval()
+    projection = model.decoder.fc_out if kind == "lstm" else model.decoder.output_projection
+    with torch.no_grad():
+        projection.weight.mul_(scale)
+        if projection.bias is not None:
+            projection.bias.mul_(scale)
+            projection.bias[EOS] = projection.bias.max()  # so that outputs end
+    return model
+
+
+def batch(lengths, vocab):
+    tokens, sizes = sources(lengths, vocab, seed=3)
+    return {"id": torch.arange(len(lengths)), "net_input": {"src_tokens": tokens, "src_lengths": sizes}}
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+@pytest.mark.parametrize(
+    "options", [{}, {"normalize_scores": False, "beam_size": 2}, {"len_penalty": 0.5, "min_len": 2}]
+)
+def test_dense_models_decode_as_in_fairseq(kind, options):
+    dictionary = letters(6)
+    options = {"beam_size": 3, "max_len_b": 8, **options}
+    model = build(kind, dictionary, scale=3.0)
+    sample = batch([7, 5, 3, 2], len(dictionary))
+    expected = SequenceGenerator([copy.deepcopy(model)], dictionary, **options).generate([model], copy.deepcopy(sample))
+    generator = EntmaxGenerator([model], None, lambda: SequenceGenerator([model], dictionary, **options))
+    for want, got in zip(expected, generator.generate([model], sample)):
+        assert [h["tokens"].tolist() for h in got] == [h["tokens"].tolist() for h in want]
+        assert [h["score"].item() for h in got] == [h["score"].item() for h in want]
+        assert all(torch.equal(g["positional_scores"], w["positional_scores"]) for g, w in zip(got, want))
+
+
+def alone(sample, i, pad=1):
+    """The net input of sentence i without padding."""
+    source = sample["net_input"]["src_tokens"][i]
+    source = source[source.ne(pad)].unsqueeze(0)
+    return {"src_tokens": source, "src_lengths": torch.tensor([source.size(1)])}
+
+
+def enumerate_model(model, sample, i, max_len, vocab, pad):
+    """Score of every output of one sentence, by running every prefix."""
+    encoder_out = model.encoder.forward_torchscript(alone(sample, i, pad))
+    found, level = {}, {(): 0.0}
+    for _ in range(max_len + 1):
+        prefixes, following = list(level), {}
+        rows = model.encoder.reorder_encoder_out(encoder_out, torch.zeros(len(prefixes), dtype=torch.long))
+        out = model.decoder(torch.tensor([[EOS, *p] for p in prefixes]), encoder_out=rows)
+        logprobs = model.get_normalized_probs((out[0][:, -1:], None), log_probs=True)[:, 0].double().tolist()
+        for prefix, row in zip(prefixes, logprobs):
+            for token in range(vocab):
+                if token == EOS:
+                    found[prefix + (EOS,)] = level[prefix] + row[EOS]
+                elif token != pad and len(prefix) < max_len and row[token] > -math.inf:
+                    following[prefix + (token,)] = level[prefix] + row[token]
+        level = following
+        if not level:
+            break
+    return found
+
+
+@pytest.mark.parametrize("normalize, lenpen", [(False, 1.0), (True, 0.25), (True, -0.5)])
+def test_certificates_of_dense_models_against_brute_force(normalize, lenpen):
+    dictionary, max_len, claims = letters(2), 3, 0
+    for seed in range(6):
+        model = build("lstm", dictionary, seed=seed, scale=30.0)
+        sample = batch([3, 3, 3], len(dictionary))
+        stock = SequenceGenerator(
+            [model],
+            dictionary,
+            beam_size=3,
+            max_len_b=max_len,
+            min_len=0,
+            normalize_scores=normalize,
+            len_penalty=lenpen,
+        )
+        results = StockGenerator([model], stock).generate([model], sample)
+        for i, hypotheses in enumerate(results):
+            found = hypotheses[0]["certificate"]
+            strings = enumerate_model(model, sample, i, max_len, len(dictionary), dictionary.pad())
+            scores = {t: s / len(t) ** lenpen if normalize else s for t, s in strings.items()}
+            assert found.mass == pytest.approx(sum(math.exp(h["logprob"]) for h in hypotheses), abs=1e-5)
+            assert found.certificate in ("optimal", "none") and found.decoder_rows > 0
+            if found.certificate == "optimal":
+                claims += 1
+                assert hypotheses[0]["score"].item() >= max(scores.values()) - 1e-5
+    assert claims >= 3
+
+
+def test_nan_in_a_dense_model__case_13():
+    dictionary = letters(6)
+    model = build("lstm", dictionary)
+    with torch.no_grad():
+        model.decoder.fc_out.bias.fill_(math.nan)
+    generator = StockGenerator([model], SequenceGenerator([model], dictionary, beam_size=2, max_len_b=6))
+    with pytest.raises(ValueError, match="NaN"):
+        generator.generate([model], batch([3, 2], len(dictionary)))
+
+
+def test_alignment_of_fairseqs_lstm_is_in_source_order__case_37():
+    """fairseq's LSTM moves padding; a padded sentence must get the alignment it gets alone."""
+    dictionary = letters(6)
+    model = build("lstm", dictionary, scale=3.0)
+    sample = batch([6, 2], len(dictionary))
+    single_sample = {"id": torch.tensor([0]), "net_input": alone(sample, 1)}
+
+    def decode(sample):
+        stock = SequenceGenerator([model], dictionary, beam_size=2, max_len_b=5)
+        return StockGenerator([model], stock, print_alignment="soft").generate([model], sample)
+
+    padded, single = decode(sample)[1][0], decode(single_sample)[0][0]
+    assert padded["attention"].shape == single["attention"].shape == (2, len(single["tokens"]))
+    assert torch.allclose(padded["attention"], single["attention"], atol=1e-6)
+    assert torch.allclose(padded["attention"].sum(dim=0), torch.ones(len(single["tokens"])), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_ragged_rows_keep_their_sentence(kind, alpha):
+    """Rows that change hands while their number stays the same: scores must equal the full pass over the prefix."""
+    dictionary = letters(8)
+    model = build(kind, dictionary, scale=2.0)
+    set_output_alpha(model, alpha)
+    sample = batch([7, 5, 3, 2], len(dictionary))
+    state = Ensemble([model], dictionary.pad()).eval().start(sample["net_input"])
+    sentence = torch.arange(4)
+    tokens = torch.full((4, 1), EOS)
+    orders = [[0, 1, 2, 3], [0, 0, 2, 3], [1, 2, 2, 3], [0, 3, 3, 3], [3], [0, 0, 0], [2, 1, 0]]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for order in orders:
+            probs = state.step(tokens).probs
+            for row in range(tokens.size(0)):
+                encoder_out = model.encoder.forward_torchscript(alone(sample, sentence[row]))
+                out = model.decoder(tokens[row : row + 1], encoder_out=encoder_out)
+                full = model.get_normalized_probs((out[0][:, -1:], None), log_probs=False)[0, 0]
+                assert torch.allclose(probs[row].float(), full, atol=2e-6)
+            order = torch.tensor(order)
+            following = torch.randint(FIRST, len(dictionary), (len(order), 1), generator=generator)
+            tokens = torch.cat([tokens[order], following], dim=1)
+            sentence = sentence[order]
+            state.reorder(order)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_sparse_stock_models_against_brute_force(kind):
+    """fairseq's own architectures with a sparse output: true scores, true claims."""
+    dictionary, max_len, claims = letters(3), 3, 0
+    for seed in range(4):
+        model = build(kind, dictionary, seed=seed, scale=30.0 if kind == "lstm" else 2.0)
+        set_output_alpha(model, 1.5)
+        sample = batch([4, 3, 2], len(dictionary))
+        generator = SparseGenerator(
+            [model], dictionary, beam_size=3, nbest=3, max_len_b=max_len, min_len=0, normalize_scores=False
+        )
+        generator.options.forbidden = [dictionary.pad()]  # as in the enumeration
+        for i, hypotheses in enumerate(generator.generate([model], sample)):
+            strings = enumerate_model(model, sample, i, max_len, len(dictionary), dictionary.pad())
+            for h in hypotheses:
+                if not h["truncated"]:
+                    assert h["score"].item() == pytest.approx(strings[tuple(h["tokens"].tolist())], abs=1e-4)
+            if hypotheses[0]["certificate"].certificate != "none":
+                claims += 1
+                assert hypotheses[0]["score"].item() >= max(strings.values()) - 1e-5
+    assert claims >= 3
+
+
+def test_mixed_ensemble_of_architectures_and_alphas__cases_18_74():
+    dictionary = letters(6)
+    models = [build("lstm", dictionary, scale=3.0), build("transformer", dictionary, scale=2.0)]
+    set_output_alpha(models[1], 1.5)  # softmax and entmax, LSTM and transformer
+    sample = batch([7, 5, 2], len(dictionary))
+    generator = SparseGenerator(models, dictionary, beam_size=3, max_len_b=5)
+    for i, hypotheses in enumerate(generator.generate(models, sample)):
+        tokens = hypotheses[0]["tokens"]
+        prev = torch.cat([torch.tensor([EOS]), tokens[:-1]]).unsqueeze(0)
+        total = 0
+        for model in models:
+            out = model.decoder(prev, encoder_out=model.encoder.forward_torchscript(alone(sample, i)))
+            total = total + model.get_normalized_probs((out[0], None), log_probs=False)[0]
+        expected = (total / 2).gather(1, tokens.unsqueeze(1)).squeeze(1).log()
+        assert torch.allclose(hypotheses[0]["positional_scores"], expected, atol=1e-4)

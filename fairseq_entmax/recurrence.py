@@ -68,7 +68,10 @@ class StepMatrix:
 
 
 def _autocasts(tensor: Tensor) -> bool:
-    return torch.is_autocast_enabled() if tensor.is_cuda else torch.is_autocast_cpu_enabled()
+    try:
+        return torch.is_autocast_enabled(tensor.device.type)
+    except TypeError:  # torch before 2.4
+        return torch.is_autocast_enabled() if tensor.is_cuda else torch.is_autocast_cpu_enabled()
 
 
 class _LSTMGates(torch.autograd.Function):

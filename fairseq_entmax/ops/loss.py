@@ -9,10 +9,10 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from . import reference
 from .mapping import SHORT_CHUNK, check_alpha, check_scores, solve_short
+from .once import differentiable_once
 from .support import find_support, solve_wide, wide_base, wide_dtype, worth_searching
 
 
@@ -93,14 +93,15 @@ class _ShortLoss(torch.autograd.Function):
             for part in zip(logits.split(step), target.split(step), difference.split(step))
         ]
         loss, support, target_prob, correct = (torch.cat(field)[:, 0] for field in zip(*parts))
-        ctx.save_for_backward(difference, kept)
         ctx.dtype = logits.dtype
-        return _finish(ctx, loss, support, target_prob, correct, kept, exact)
+        results = _finish(ctx, loss, support, target_prob, correct, kept, exact)
+        ctx.save_for_backward(results[0], difference, kept)
+        return results
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad, *_):
-        difference, kept = ctx.saved_tensors
+        _, difference, kept = ctx.saved_tensors
         grad = (difference * grad[:, None]).masked_fill_(~kept[:, None], 0)
         return grad.to(ctx.dtype), None, None, None, None
 
@@ -189,18 +190,16 @@ class _LongLoss(torch.autograd.Function):
         ctx.alpha, ctx.smoothing, ctx.shape, ctx.dtype = alpha, smoothing, logits.shape, logits.dtype
         undefined = tau[:, 0].isnan() & kept & (gap[:, 0] != math.inf)
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        saved = [target, kept, undefined, found.rows, found.rows * size + found.columns, found.probs.to(dtype)]
-        if len(found.wide):
-            saved += [logits, found.wide, found.maximum, tau]
-        ctx.save_for_backward(*saved)
-        return _finish(
-            ctx, loss, support, target_prob[:, 0], found.best == columns, kept, logits.dtype == torch.float64
-        )
+        results = _finish(ctx, loss, support, target_prob[:, 0], found.best == columns, kept, dtype == torch.float64)
+        place = found.rows * size + found.columns
+        wide = (logits, found.wide, found.maximum, tau) if len(found.wide) else ()
+        ctx.save_for_backward(results[0], target, kept, undefined, found.rows, place, found.probs.to(dtype), *wide)
+        return results
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad, *_):
-        target, kept, undefined, rows, place, probs, *wide = ctx.saved_tensors
+        _, target, kept, undefined, rows, place, probs, *wide = ctx.saved_tensors
         smoothing, dtype = ctx.smoothing, probs.dtype
         grad = torch.where(kept, grad, 0).to(dtype)
         if smoothing.share:

@@ -3,9 +3,9 @@
 import math
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from . import reference
+from .once import differentiable_once
 from .support import find_support, solve_wide, worth_searching
 
 SHORT_CHUNK = 1 << 17
@@ -90,7 +90,7 @@ class _Entmax(torch.autograd.Function):
         return probs
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx, grad):
         probs, *places = ctx.saved_tensors
         if not places:

@@ -103,6 +103,8 @@ def _solve_newton(shifted, exponent, start, tolerance):
     With `offset = (tau + 1) / exponent` everything stays finite down to softmax, where offset is the log of the sum
     of exponentials and one step solves it.
     """
+    # Rounding of the base counts 1 / exponent times in the mass.
+    tolerance = max(tolerance, 16 * torch.finfo(shifted.dtype).eps / max(exponent, SERIES_BELOW))
     offset = ((lower_bound(shifted, exponent) if start is None else start) + 1) / exponent
     for step in range(MAX_STEPS):
         difference = shifted - offset
@@ -135,6 +137,7 @@ def _solve_from_smallest(scaled, exponent, tolerance):
     `exponent`-norm of a pair, so the sum is convex and increasing in w and Newton comes from above without
     a bracket; nothing is subtracted but scores.
     """
+    top = scaled.amax(-1, keepdim=True)
     # Scores below -1 are outside the support; -2 in place of -inf keeps the differences finite.
     scaled = scaled.clamp(min=-2)
     ordered = scaled.sort(-1, descending=True).values
@@ -156,6 +159,6 @@ def _solve_from_smallest(scaled, exponent, tolerance):
             break
         slope = (smallest_prob / probs.clamp(min=smallest_prob)).pow_(exponent - 1).mul_(active).sum(-1, keepdim=True)
         smallest_prob = smallest_prob - (mass - 1) / slope
-    # A NaN in the row must not be sorted away.
-    poison = scaled.sum(-1, keepdim=True) * 0
+    # Sorting and clamping would hide a row of NaN or -inf.
+    poison = torch.where(top == 0, 0.0, math.nan).to(probs.dtype)
     return probs + poison, smallest - smallest_prob**exponent + poison

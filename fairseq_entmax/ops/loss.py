@@ -33,6 +33,11 @@ class _Smoothing(NamedTuple):
     mask: torch.Tensor  # bool (classes,)
     count: int
 
+    def total(self, values):
+        """Sum of finite `values` `(rows, classes)` over the mask, float64 `(rows, 1)`."""
+        # Not a matrix product, whose accumulation in float32 is ten times less exact.
+        return (values * self.mask.to(values.dtype)).sum(-1, keepdim=True).double()
+
     def gold_mass(self, target):
         """q at the target, float64 `(rows, 1)`."""
         return self.gold + self.share * self.mask[target].double()
@@ -175,12 +180,12 @@ class _LongLoss(torch.autograd.Function):
             support[rows] = probs.to(torch.float32).sign().sum(-1).long()
             target_prob[rows] = probs.gather(1, target[rows]).double()
             if smoothing.share:
-                above[rows] = (base @ smoothing.mask.to(base.dtype))[:, None].double()
+                above[rows] = smoothing.total(base)
             # `base` may be `probs` itself: the target is left out of both from here on.
             base.scatter_(1, target[rows], 0)
             rest[rows] = (base * probs).sum(-1, keepdim=True).double() / alpha
             if smoothing.share:
-                rest[rows] -= (base @ smoothing.mask.to(base.dtype))[:, None].double() * (smoothing.share / exponent)
+                rest[rows] -= smoothing.total(base) * (smoothing.share / exponent)
         gap = found.maximum - logits.gather(1, target).double()
         shortfall = None
         if smoothing.share:
@@ -236,9 +241,11 @@ def _wide_gradient(result, grad, alpha, smoothing, logits, wide, maximum, tau):
 def _distance(logits, maximum, mask):
     """Sum over the classes of `mask` of the distance to the row maximum, float64 `(rows, 1)`."""
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    # A class outside the mask may have logit -inf. (Filling a few columns is far cheaper than torch.where.)
+    excluded = (~mask).nonzero()[:, 0]
     parts = []
     for some, top in zip(*(x.split(max(1, (1 << 18) // logits.shape[1])) for x in (logits, maximum))):
-        parts.append(torch.where(mask, top.to(dtype) - some, 0).sum(-1, keepdim=True).double())
+        parts.append((top.to(dtype) - some).index_fill_(1, excluded, 0).sum(-1, keepdim=True).double())
     return torch.cat(parts)
 
 

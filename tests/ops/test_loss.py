@@ -64,7 +64,8 @@ def test_long_rows_match_float64_and_gradient_is_p_minus_q(alpha, scale, smoothi
         logits, target, alpha, label_smoothing=smoothing, smoothing_mask=mask
     )
     assert loss.dtype == torch.float32
-    assert ((loss - expected).abs() <= 6e-7 * expected.abs().clamp(min=1e-2)).all()
+    # Where the optimum of smoothing is near, the loss is a difference of sums ten times its size.
+    assert ((loss - expected).abs() <= 3e-7 * expected.abs().clamp(min=1e-2 if smoothing == 0 else 1e-1)).all()
     (loss * upstream).sum().backward()
     assert (logits.grad - (p - q) * upstream[:, None]).abs().max() < 2e-7
     disputed = (p > 0) & (p < 1e-12)

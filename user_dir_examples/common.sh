@@ -1,0 +1,82 @@
+# Steps that the recipes share. Sourced by the scripts in this folder, which set `out` first.
+
+readonly root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+readonly started=$SECONDS
+export PYTHONUNBUFFERED=1 PYTHONIOENCODING=utf-8
+
+say() {
+  printf '[%4d s] %s\n' "$((SECONDS - started))" "$*"
+}
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# step NAME COMMAND...: runs the command once; the next run of the script finds it done.
+step() {
+  local name=$1
+  shift
+  if [[ -e $out/.$name.done ]]; then
+    say "$name: done before"
+    return
+  fi
+  say "$name ..."
+  "$@" || fail "$name failed; running the script again continues here"
+  touch "$out/.$name.done"
+}
+
+# logged FILE COMMAND...: keeps the whole output in FILE and shows the lines that tell the progress.
+logged() {
+  local log=$1
+  shift
+  if ! "$@" 2>&1 | tee "$log" | { grep --line-buffered -E '\| (train_inner|valid) \||^Certificates:' || true; }; then
+    tail -n 15 "$log" >&2
+    return 1
+  fi
+}
+
+# A Python that the package supports, for the virtual environment to make.
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3.11 python3.12 python3.10 python3.9 python3 python}; do
+    if "$candidate" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  fail "no Python 3.9 to 3.12 found (tried ${PYTHON:-python3.11, 3.12, 3.10, 3.9}); set PYTHON=/path/to/python"
+}
+
+# Uses the active virtual environment, else .venv in the checkout (made when missing), and installs into it if need be.
+activate_environment() {
+  if [[ -z ${VIRTUAL_ENV:-} ]]; then
+    VIRTUAL_ENV=$root/.venv
+    if [[ ! -x $VIRTUAL_ENV/bin/python ]]; then
+      local base
+      base=$(find_python)
+      say "making $VIRTUAL_ENV with $base"
+      "$base" -m venv "$VIRTUAL_ENV"
+    fi
+    export VIRTUAL_ENV
+  fi
+  export PATH=$VIRTUAL_ENV/bin:$PATH
+  # pip installs the package last, so where it is there, all that it needs is there.
+  if ! python -c 'from importlib.metadata import version; version("fairseq-entmax")' 2>/dev/null; then
+    say "installing into $VIRTUAL_ENV (a few minutes where packages have to be downloaded)"
+    # fairseq for Python 3.10 and older cannot be resolved by pip 24.1 and later.
+    if python -c 'import sys; sys.exit(sys.version_info >= (3, 11))'; then
+      python -m pip install --quiet 'pip<24.1'
+    fi
+    python -m pip install --quiet -e "$root" -c "$root/constraints.txt"
+  fi
+  say "environment: $VIRTUAL_ENV, $(python --version)"
+}
+
+# Sets `device` to the flags for fairseq: nothing where there is a GPU that torch can use, else --cpu.
+choose_device() {
+  device=(--cpu)
+  if command -v nvidia-smi >/dev/null && python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+    device=()
+  fi
+}

@@ -2,5 +2,16 @@
 
 from .loss import TokenLoss, entmax_loss, token_entmax_loss
 from .mapping import entmax, entmax15, sparsemax
+from .structured import fusedmax, oscarmax, pnormmax
 
-__all__ = ["TokenLoss", "entmax", "entmax15", "entmax_loss", "sparsemax", "token_entmax_loss"]
+__all__ = [
+    "TokenLoss",
+    "entmax",
+    "entmax15",
+    "entmax_loss",
+    "fusedmax",
+    "oscarmax",
+    "pnormmax",
+    "sparsemax",
+    "token_entmax_loss",
+]

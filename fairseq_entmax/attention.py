@@ -43,7 +43,7 @@ def build_mapping(name: str, alpha: Optional[float] = None) -> Callable[..., Ten
             return entmax15(scores)
         if name == "sparsemax":
             return sparsemax(scores)
-        if name == "entmax" and alpha != 1:
+        if name == "entmax":
             return entmax(scores, alpha=alpha)
         return _softmax(scores, mask)
 

@@ -92,11 +92,11 @@ class LSTMEntmaxEncoder(FairseqEncoder):
         # Longest first and words before padding, as packing wants it. Both are undone below.
         order = lengths.argsort(descending=True)
         columns = words.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices
-        packed_lengths = lengths[order].clamp(min=1).cpu()
+        lengths = lengths[order].cpu()
         tokens = src_tokens.gather(1, columns)[order]
 
         embedded = self.dropout_in(self.embed_tokens(tokens.t()))
-        packed = nn.utils.rnn.pack_padded_sequence(embedded, packed_lengths)
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.clamp(min=1))
         states, (hidden, cell) = self.lstm(packed)
         states, _ = nn.utils.rnn.pad_packed_sequence(states, total_length=src_tokens.size(1))
 
@@ -106,7 +106,7 @@ class LSTMEntmaxEncoder(FairseqEncoder):
         return EncoderOut(
             keys=keys,
             values=values,
-            mask=words if int(packed_lengths[-1]) < src_tokens.size(1) else None,
+            mask=words if int(lengths[-1]) < src_tokens.size(1) else None,
             hidden=self._join_directions(hidden, rank),
             cell=self._join_directions(cell, rank),
         )

@@ -27,7 +27,7 @@ SMALL = {
 def build(task=None, **settings):
     task = task or toy.task()
     torch.manual_seed(0)
-    model = models.build_model(OmegaConf.create({"_name": "lstm_entmax", **SMALL, **settings}), task)
+    model = models.build_model(OmegaConf.create({"_name": "lstm_entmax", **{**SMALL, **settings}}), task)
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # larger than at the start, so that attention is uneven
             if "embed_tokens" not in name:
@@ -257,6 +257,16 @@ def test_options_train_or_are_refused_when_the_model_is_built_case_64(settings, 
     assert bool(frozen) == any(settings.get(f"{side}_freeze_embed") for side in ("encoder", "decoder"))
 
 
+@pytest.mark.parametrize("encoder_layers, decoder_layers, beside", [(3, 1, [2]), (2, 2, [0, 1]), (1, 3, [0, 0, 0])])
+def test_decoder_starts_from_the_top_encoder_layers_case_64(encoder_layers, decoder_layers, beside):
+    layers = {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
+    decoder = build(**SIZES, encoder_bidirectional="false", **layers).decoder
+    final = torch.arange(encoder_layers).float()[:, None, None].expand(encoder_layers, 2, 8)
+    hidden, cell = decoder._first_state(lstm.EncoderOut(None, None, None, final, final + 10))
+    assert [int(layer[0, 0]) for layer in hidden] == beside
+    assert [int(layer[0, 0]) - 10 for layer in cell] == beside
+
+
 def test_all_embeddings_shared_need_one_dictionary_case_64():
     with pytest.raises(ValueError, match="--share-all-embeddings.*13 and 10"):
         build(toy.task(toy.dictionary(9), toy.dictionary(6)), share_all_embeddings=True, encoder_embed_dim=5)
@@ -447,6 +457,9 @@ def test_sentence_that_is_all_padding_harms_no_other_case_11():
     logits, attention = run(model, batch)
     assert torch.allclose(logits[[0, 2]], expected[[0, 2]], atol=1e-6)
     assert (attention[1] == 0).all() and logits.isfinite().all()
+    one_wide = {"src_tokens": torch.tensor([[2], [1]]), "prev_output_tokens": torch.tensor([[2], [2]])}
+    _, attention = run(model, {"net_input": {**one_wide, "src_lengths": None}})
+    assert attention.flatten().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

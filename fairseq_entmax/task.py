@@ -120,8 +120,14 @@ class TranslationEntmaxTask(TranslationTask):
     # ------------------------------------------------------------------ data: no sentence is lost
 
     def load_dataset(self, split, epoch=1, combine=False, **kwargs):
-        super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
-        if len(self.datasets[split]) == 0:
+        try:
+            super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
+            empty = len(self.datasets[split]) == 0
+        except ValueError as error:
+            if "mmap an empty file" not in str(error):
+                raise
+            empty = True
+        if empty:
             raise ValueError(f"subset {split} of {self.cfg.data} has no sentence")
 
     def get_batch_iterator(self, dataset, *args, **kwargs):

@@ -3,7 +3,7 @@ from argparse import Namespace
 import pytest
 import torch
 import toy
-from fairseq import models, options
+from fairseq import checkpoint_utils, models, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
@@ -431,6 +431,30 @@ class TestGuardOfInference:
         model.prepare_for_inference_(self.cfg("translation_entmax"))
         _, attention = run(model, toy.sample())
         assert attention is not None and not model.training
+
+
+def test_checkpoint_brings_mapping_and_alpha_with_it_case_74(tmp_path):
+    """Loaded from Python by fairseq's own function, under fairseq's own task, without any option repeated."""
+    for language in ("s", "t"):
+        toy.dictionary().save(str(tmp_path / f"dict.{language}.txt"))
+    command = [str(tmp_path), "--source-lang", "s", "--target-lang", "t", "--criterion", "sparsemax"]
+    command += ["--arch", "lstm_entmax_inflection", "--attention-mapping", "sparsemax", "--encoder-embed-dim", "8"]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    task.build_criterion(cfg.criterion)
+    history = [{"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}]
+    saved = {"args": None, "cfg": OmegaConf.to_container(cfg), "model": model.state_dict()}
+    saved.update(optimizer_history=history, extra_state={"train_iterator": {"epoch": 1}})
+    for task_state in (task.state_dict(), {}):  # also a file from before anything recorded alpha
+        saved["task_state"] = task_state
+        torch.save(saved, tmp_path / "checkpoint.pt")
+        (loaded,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "checkpoint.pt")])
+        net_output = run(loaded.eval(), toy.sample())
+        assert torch.equal(net_output[0], run(model.eval(), toy.sample())[0])
+        assert output.output_alpha(loaded) == 2
+        scores = torch.tensor([[0.0, 5.0, 0.0]])
+        assert loaded.decoder.attention.mapping(scores).tolist() == [[0, 1, 0]]
 
 
 def test_get_normalized_probs_has_exact_zeros_case_35():

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 
 from . import reference
-from .mapping import SHORT_CHUNK, check_alpha, check_scores, solve_short
+from .mapping import SHORT_CHUNK, solve_short
 from .once import differentiable_once
+from .rows import check_alpha, check_scores
 from .support import find_support, solve_wide, wide_base, wide_dtype, worth_searching
 
 

@@ -5,39 +5,12 @@ import math
 import torch
 
 from . import reference
+from .alpha import entmax_of_tensor
 from .once import differentiable_once
+from .rows import as_rows, check_alpha, check_scores, from_rows
 from .support import find_support, solve_wide, worth_searching
 
 SHORT_CHUNK = 1 << 17
-
-
-def check_alpha(alpha):
-    """The number `alpha` as a float, refused by name unless it is finite and at least 1."""
-    try:
-        value = float(alpha)
-    except (TypeError, ValueError):
-        raise ValueError(f"alpha must be a number >= 1, got {alpha!r}") from None
-    if not 1 <= value < math.inf:
-        raise ValueError(f"alpha must be a finite number >= 1, got {alpha}")
-    return value
-
-
-def check_scores(scores, dim, name="scores"):
-    """Refuse integer and empty `scores` by name."""
-    if not scores.is_floating_point():
-        raise ValueError(f"{name} must be floating point, got {scores.dtype}")
-    if scores.dim() == 0 or scores.shape[dim] == 0:
-        raise ValueError(f"{name} must have entries along dim {dim}, got shape {tuple(scores.shape)}")
-
-
-def as_rows(scores, dim):
-    """`scores` as contiguous `(rows, size)` with `dim` last, and the shape that `from_rows` needs."""
-    moved = scores.movedim(dim, -1)
-    return moved.reshape(-1, moved.shape[-1]).contiguous(), moved.shape
-
-
-def from_rows(rows, shape, dim):
-    return rows.view(shape).movedim(-1, dim)
 
 
 def tolerance_for(scores):
@@ -161,11 +134,12 @@ def entmax(scores, alpha=1.5, dim=-1):
     Solves `argmax_p <p, scores> + H(p)` over the probability simplex, where `H` is the Tsallis entropy
     `sum_j (p_j - p_j ** alpha) / (alpha (alpha - 1))`: `p_j = max((alpha - 1) scores_j - tau, 0) ** (1 / (alpha - 1))`.
     Peters, Niculae and Martins 2019 (alpha-entmax), Martins and Astudillo 2016 (sparsemax, alpha 2); alpha 1 is
-    softmax.
+    softmax. The gradient to alpha is that of Correia, Niculae and Martins 2019.
 
     Args:
         scores: floating point, any shape; -inf excludes an entry.
-        alpha: number >= 1.
+        alpha: number >= 1, or a tensor of them that broadcasts to `scores` with size 1 along `dim`; it gets a gradient.
+            `LearnedAlpha` keeps one in range.
         dim: the dimension that sums to one.
 
     Returns:
@@ -174,6 +148,8 @@ def entmax(scores, alpha=1.5, dim=-1):
         Differentiable once: a second backward raises.
     """
     check_scores(scores, dim)
+    if isinstance(alpha, torch.Tensor):
+        return entmax_of_tensor(scores, alpha, dim, _Entmax.apply)
     rows, shape = as_rows(scores, dim)
     return from_rows(_Entmax.apply(rows, check_alpha(alpha)), shape, dim)
 

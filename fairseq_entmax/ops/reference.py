@@ -8,8 +8,8 @@ import math
 
 import torch
 
-# Below this distance from softmax, log(1 + x) / e in float64 loses more digits than its series in e.
-SERIES_BELOW = 1e-6
+# Below this distance from softmax the power is taken with log1p, which is slow on CPU but keeps all digits.
+LOG1P_BELOW = 1e-2
 MAX_STEPS = 60
 TOLERANCE = 1e-14
 
@@ -41,7 +41,7 @@ def solve(shifted, alpha, start=None, tolerance=TOLERANCE):
     if alpha == 1:
         return torch.softmax(shifted, -1), torch.full_like(shifted[:, :1], -1)
     if alpha > 2:
-        return _solve_from_smallest(shifted * (alpha - 1), alpha - 1, tolerance)
+        return solve_from_smallest(shifted * (alpha - 1), alpha - 1, tolerance)
     if alpha == 1.5:
         return _solve_square(shifted * 0.5, start, tolerance)
     return _solve_newton(shifted, alpha - 1, start, tolerance)
@@ -54,14 +54,15 @@ def lower_bound(shifted, exponent, scale=None):
 
 
 def power(base, exponent):
-    """`base ** (1 / exponent)` for `base` >= 0, exactly 0 at 0.
+    """`base ** (1 / exponent)` for `base` >= 0, exactly 0 at 0; `exponent` a number or `(rows, 1)`.
 
     On a CPU log and exp are far faster than pow, but log and sqrt of 0 are slow, so zeros are kept from them.
     """
-    if exponent == 1:
-        return base
-    if exponent == 0.5:
-        return base * base
+    if isinstance(exponent, float):
+        if exponent == 1:
+            return base
+        if exponent == 0.5:
+            return base * base
     return base.clamp(min=torch.finfo(base.dtype).tiny).log_().div_(exponent).exp_().mul_(base.sign())
 
 
@@ -72,6 +73,11 @@ def root(probs, exponent):
     if exponent == 0.5:
         return probs.clamp(min=torch.finfo(probs.dtype).tiny).rsqrt_().mul_(probs)
     return power(probs, 1 / exponent)
+
+
+def near_softmax(difference, exponent):
+    """`(1 + exponent * difference) ** (1 / exponent)`, 0 where the base is not positive, for a small exponent > 0."""
+    return torch.log1p((difference * exponent).clamp_(min=-1)).div_(exponent).exp_()
 
 
 def converged(mass, step, least, tolerance):
@@ -103,16 +109,11 @@ def _solve_newton(shifted, exponent, start, tolerance):
     With `offset = (tau + 1) / exponent` everything stays finite down to softmax, where offset is the log of the sum
     of exponentials and one step solves it.
     """
-    # Rounding of the base counts 1 / exponent times in the mass.
-    tolerance = max(tolerance, 16 * torch.finfo(shifted.dtype).eps / max(exponent, SERIES_BELOW))
     offset = ((lower_bound(shifted, exponent) if start is None else start) + 1) / exponent
     for step in range(MAX_STEPS):
         difference = shifted - offset
         base = (difference * exponent).add_(1).clamp_(min=0)
-        if exponent < SERIES_BELOW:
-            probs = (difference - difference.square() * (exponent / 2)).exp_()
-        else:
-            probs = power(base, exponent)
+        probs = near_softmax(difference, exponent) if exponent < LOG1P_BELOW else power(base, exponent)
         mass = probs.sum(-1, keepdim=True)
         if converged(mass, step, 3, tolerance):
             break
@@ -129,7 +130,7 @@ def slope_of(probs, base, exponent):
     return base.sign() if exponent == 1 else probs / base.clamp(min=torch.finfo(base.dtype).tiny)
 
 
-def _solve_from_smallest(scaled, exponent, tolerance):
+def solve_from_smallest(scaled, exponent, tolerance=TOLERANCE):
     """alpha > 2, where the threshold itself cannot carry the small probabilities.
 
     The support is found by counting; then the smallest probability `w` is the unknown:

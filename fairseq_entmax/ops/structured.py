@@ -10,8 +10,8 @@ import torch
 
 from . import reference
 from .fusion import fuse, group_means
-from .mapping import as_rows, check_scores, from_rows
 from .once import differentiable_once
+from .rows import as_rows, check_scores, from_rows
 
 PNORM_STEPS = 80
 

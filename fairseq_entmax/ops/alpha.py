@@ -1,0 +1,201 @@
+"""alpha-entmax where alpha is a tensor with a gradient, and a module that learns alpha without leaving its range."""
+
+import math
+
+import torch
+
+from . import reference
+from .once import differentiable_once
+from .rows import as_rows, from_rows
+
+CHUNK = 1 << 17
+
+
+def check_alpha_tensor(alpha, scores, dim, name="alpha", least=1, strict=False):
+    """Refuse, by name, what cannot be spread over the rows of `scores` or lies out of range."""
+    wanted = list(scores.shape)
+    wanted[dim] = 1
+    try:
+        spread = alpha.expand(wanted)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} must be a number or broadcast to {tuple(wanted)} (size 1 along dim {dim}; one value for each "
+            f"head of (batch, heads, queries, keys) has shape (heads, 1, 1)), got shape {tuple(alpha.shape)}"
+        ) from None
+    if not alpha.is_floating_point():
+        raise ValueError(f"{name} must be floating point, got {alpha.dtype}")
+    values = alpha.detach()
+    legal = ((values > least) if strict else (values >= least)) & (values < math.inf)
+    if alpha.device.type != "cpu":
+        torch._assert_async(legal.all(), f"{name} must be finite and {'>' if strict else '>='} {least}")
+    elif not bool(legal.all()):
+        worst = values[~legal].flatten()[0].item()
+        raise ValueError(f"{name} must be finite and {'>' if strict else '>='} {least}, got {worst}")
+    return spread
+
+
+def solve_each(shifted, alpha):
+    """Like `reference.solve`, with one alpha >= 1 for each row: `(rows, 1)`. Returns the probabilities."""
+    steep = alpha > 2
+    if alpha.device.type == "cpu":
+        if not bool(steep.any()):
+            return _solve_gentle(shifted, alpha - 1)
+        if bool(steep.all()):
+            return reference.solve_from_smallest(shifted * (alpha - 1), alpha - 1)[0]
+    scaled = shifted * (alpha.clamp(min=2) - 1)
+    above = reference.solve_from_smallest(scaled, alpha.clamp(min=2) - 1)[0]
+    return torch.where(steep, above, _solve_gentle(shifted, alpha.clamp(max=2) - 1))
+
+
+def _solve_gentle(shifted, exponent):
+    """1 <= alpha <= 2: the Newton steps of `reference`; a distance of 1e-14 from softmax stands for none."""
+    safe = exponent.clamp(min=1e-14)
+    size = math.log(shifted.shape[-1])
+    # The lower bound of the threshold from the mean of the row; log(size) at alpha 1.
+    offset = (shifted.mean(-1, keepdim=True) - torch.expm1(-safe * size) / safe).clamp(min=0)
+    near = shifted.device.type != "cpu" or bool((exponent < reference.LOG1P_BELOW).any())
+    for step in range(reference.MAX_STEPS):
+        difference = shifted - offset
+        base = torch.addcmul(torch.ones_like(safe), difference, safe).clamp_(min=0)
+        probs = reference.near_softmax(difference, safe) if near else reference.power(base, safe)
+        mass = probs.sum(-1, keepdim=True)
+        if reference.converged(mass, step, 3, reference.TOLERANCE):
+            break
+        slope = reference.slope_of(probs, base, None).sum(-1, keepdim=True)
+        log_norm = mass.log() * safe
+        offset = offset + torch.expm1(log_norm) / safe * mass / (log_norm.exp() * slope)
+    return probs
+
+
+def _curvature(x):
+    """`(exp(x) - 1 - x) / x ** 2`, by its series near 0."""
+    series = 0.5 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x / 720)))
+    far = x.abs() > 1e-2
+    apart = torch.where(far, x, 1.0)
+    return torch.where(far, (torch.expm1(apart) - apart) / apart.square(), series)
+
+
+def alpha_gradient(probs, grad, alpha):
+    """Derivative of `(probs * grad).sum(-1)` by alpha, `(rows, 1)`, stable down to alpha 1.
+
+    With `v = p ** (2 - alpha)`, `dp_i / dalpha = a_i - v_i / sum(v) * sum(a)`, where
+    `a = -p log(p) ** 2 phi((1 - alpha) log p)`, `phi(x) = (exp(x) - 1 - x) / x ** 2`. (The form of Correia, Niculae and
+    Martins 2019 subtracts terms that grow like `1 / (alpha - 1) ** 2`.)
+    """
+    positive = probs > 0
+    log_p = torch.where(positive, probs, 1.0).log()
+    # Relative to the largest: powers of tiny probabilities overflow above alpha 2.
+    log_v = torch.where(positive, (2 - alpha) * log_p, -math.inf)
+    weight = (log_v - log_v.amax(-1, keepdim=True).clamp(min=-1e300)).exp()
+    centre = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-300)
+    change = -probs * log_p.square() * _curvature((1 - alpha) * log_p)
+    return (torch.where(positive, change * (grad - centre), 0.0)).sum(-1, keepdim=True)
+
+
+def entmax_backward_each(probs, grad, alpha):
+    """Product of `grad` with the Jacobian of alpha-entmax, one alpha for each row, in float64."""
+    positive = probs > 0
+    # A constant added to `grad` changes nothing; above alpha 2 the smallest probability has the largest weight.
+    smallest = torch.where(positive, probs, math.inf).amin(-1, keepdim=True)
+    scale = torch.where((alpha > 2) & (smallest < math.inf), smallest, 1.0)
+    weight = torch.where(positive, (torch.where(positive, probs, 1.0) / scale).pow(2 - alpha), 0.0)
+    reference_grad = grad.gather(-1, weight.argmax(-1, keepdim=True))
+    grad = torch.where(positive, grad - reference_grad, 0.0)
+    mean = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-300)
+    return weight * (grad - mean) * scale.pow(2 - alpha)
+
+
+class _EntmaxEach(torch.autograd.Function):
+    """Rows with their own alpha `(rows, 1)`; both arguments have a gradient."""
+
+    @staticmethod
+    def forward(ctx, scores, alpha):
+        probs = torch.empty_like(scores)
+        step = max(1, CHUNK // scores.shape[-1])
+        for part, own, out in zip(scores.split(step), alpha.split(step), probs.split(step)):
+            dtype = reference.working_dtype(part)
+            shifted, maximum = reference.shift_rows(part.to(dtype))
+            solved = solve_each(shifted, own.to(dtype))
+            out.copy_(solved.masked_fill(maximum == torch.finfo(dtype).min, 0))
+        ctx.save_for_backward(probs, alpha)
+        return probs
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, grad):
+        probs, alpha = ctx.saved_tensors
+        by_scores, by_alpha = torch.empty_like(probs), torch.empty_like(alpha)
+        step = max(1, CHUNK // probs.shape[-1])
+        for part in range(0, len(probs), step):
+            here = slice(part, part + step)
+            dtype = reference.working_dtype(probs)
+            some, incoming, own = (x[here].to(dtype) for x in (probs, grad, alpha))
+            by_scores[here] = entmax_backward_each(some, incoming, own).to(probs.dtype)
+            by_alpha[here] = alpha_gradient(some, incoming, own).to(alpha.dtype)
+        return by_scores, by_alpha
+
+
+class _AlphaOfOne(torch.autograd.Function):
+    """Adds the gradient to a single alpha to probabilities that were solved for its value as a number."""
+
+    @staticmethod
+    def forward(ctx, probs, alpha):
+        ctx.save_for_backward(probs, alpha)
+        return probs.view_as(probs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        probs, alpha = ctx.saved_tensors
+        with torch.no_grad():
+            dtype = reference.working_dtype(probs)
+            total = torch.zeros((), dtype=dtype, device=probs.device)
+            step = max(1, CHUNK // probs.shape[-1])
+            for some, incoming in zip(probs.detach().split(step), grad.split(step)):
+                total += alpha_gradient(some.to(dtype), incoming.to(dtype), alpha.to(dtype).reshape(1, 1)).sum()
+        return grad, total.to(alpha.dtype).reshape(alpha.shape)
+
+
+def entmax_of_tensor(scores, alpha, dim, solve_number):
+    """`entmax` for a tensor `alpha`; `solve_number(rows, number)` is the way of a single number."""
+    spread = check_alpha_tensor(alpha, scores, dim)
+    rows, shape = as_rows(scores, dim)
+    if alpha.numel() == 1 and alpha.device.type == "cpu":
+        probs = solve_number(rows, float(alpha.detach()))
+        if alpha.requires_grad and torch.is_grad_enabled():
+            probs = _AlphaOfOne.apply(probs, alpha)
+    else:
+        probs = _EntmaxEach.apply(rows, spread.movedim(dim, -1).reshape(-1, 1))
+    return from_rows(probs, shape, dim)
+
+
+class LearnedAlpha(torch.nn.Module):
+    """An alpha to learn, that stays in range after any number of steps of any optimiser.
+
+    A plain parameter drifts below 1, where alpha-entmax is no longer sparse and then not defined. Here
+    `alpha = low + (high - low) * sigmoid(raw)` and the parameter is `raw`. Give the result to `entmax`:
+
+        alpha = LearnedAlpha(shape=(heads, 1, 1))
+        weights = entmax(scores, alpha())        # scores (batch, heads, queries, keys)
+
+    Args:
+        initial: the value to start from, strictly between `low` and `high`.
+        shape: shape of alpha; `()` is one value for all, `(heads, 1, 1)` one for each head.
+        low, high: the range, 1 <= low < high. The default floor of 1.01 keeps off softmax, where no entry is zero.
+    """
+
+    def __init__(self, initial=1.5, shape=(), low=1.01, high=2.0):
+        super().__init__()
+        if not 1 <= low < high < math.inf:
+            raise ValueError(f"low and high must satisfy 1 <= low < high, got {low} and {high}")
+        if not low < initial < high:
+            raise ValueError(f"initial must lie strictly between {low} and {high}, got {initial}")
+        self.low, self.high = low, high
+        position = (initial - low) / (high - low)
+        self.raw = torch.nn.Parameter(torch.full(tuple(shape), math.log(position / (1 - position))))
+
+    def forward(self):
+        """Alpha, of the shape asked for, with its gradient."""
+        return self.low + (self.high - self.low) * torch.sigmoid(self.raw)
+
+    def extra_repr(self):
+        return f"shape={tuple(self.raw.shape)}, low={self.low}, high={self.high}"

@@ -10,10 +10,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
+from .beam import SAMPLING, BeamSearch, SamplingSearch
 from .certificate import Certificate, Objective, certify
 from .ensemble import Ensemble, align
 from .output import is_sparse, made_up_symbols, output_alpha
-from .search import SAMPLING, ZERO_PREFIX, Finished, Search, SearchOptions, Sentence
+from .search import ZERO_PREFIX
+from .search_state import Finished, SearchOptions, Sentence
 from .stock import StockGenerator
 
 Hypothesis = Dict[str, Any]
@@ -93,6 +95,7 @@ class SparseGenerator:
         self.eos = tgt_dict.eos() if eos is None else eos
         self.symbols_to_strip_from_output = (symbols_to_strip_from_output or set()) | {self.eos}
         self.print_alignment = print_alignment
+        self.sampling, self.sampling_topk, self.sampling_topp = sampling, sampling_topk, sampling_topp
         if lm_model is not None:
             lm_model.eval()
         self.options = SearchOptions(
@@ -112,9 +115,6 @@ class SparseGenerator:
             no_repeat_ngram_size=no_repeat_ngram_size,
             lm_model=lm_model,
             lm_weight=lm_weight,
-            sampling=sampling,
-            sampling_topk=sampling_topk,
-            sampling_topp=sampling_topp,
             prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
             want_attention=want_attention or bool(print_alignment),
             want_candidates=want_candidates,
@@ -144,13 +144,17 @@ class SparseGenerator:
         if constraints is not None:
             raise ValueError("--constraints is not available for models with a sparse output")
         bos = self.eos if bos_token is None else bos_token
-        search = Search(self.ensemble.eval(), self.options, sample, prefix_tokens, bos)
+        inputs = (self.ensemble.eval(), self.options, sample, prefix_tokens, bos)
+        if self.sampling:
+            search = SamplingSearch(*inputs, topk=self.sampling_topk, topp=self.sampling_topp)
+        else:
+            search = BeamSearch(*inputs)
         src_tokens = sample["net_input"]["src_tokens"]
         results = []
         for i, sentence in enumerate(search.run()):
             source = src_tokens[i][src_tokens[i].ne(self.options.pad)]
             items = sentence.finished or [sentence.unreachable]
-            hypotheses = [self._hypothesis(search, item, source) for item in items]
+            hypotheses = [self._hypothesis(item, source) for item in items]
             if sentence.void == ZERO_PREFIX:
                 complete_prefix(hypotheses[0], search.prefix[i], self.options.pad, self.eos)
             certificate = self._certificate(sentence, hypotheses)
@@ -169,12 +173,12 @@ class SparseGenerator:
             results.append(hypotheses)
         return results
 
-    def _hypothesis(self, search: Search, item: Finished, source: Tensor) -> Hypothesis:
+    def _hypothesis(self, item: Finished, source: Tensor) -> Hypothesis:
         """Walk the trace back from the last row of an output."""
         tokens, increments, support, attention, candidates = [self.eos], [item.increment], [], [], []
         row = item.row
         for step in range(item.step, -1, -1):
-            trace = search.trace[step]
+            trace = item.trace[step]
             support.append(trace.support[row])
             if trace.attention is not None:
                 attention.append(trace.attention[row, : source.numel()])

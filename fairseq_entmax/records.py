@@ -72,6 +72,7 @@ class CertificateRecorder:
             if self.file is not None:
                 record = {"id": sentence, "source": self._text(source[source.ne(self.src_dict.pad())], self.src_dict)}
                 record.update(vars(certificate))
+                record["margin"] = None if certificate.margin is None else finite(certificate.margin)
                 record["hypotheses"] = [self._hypothesis(h) for h in hypos]
                 self.file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
         if self.file is not None:

@@ -1,0 +1,158 @@
+"""What a search keeps: its options, the live rows, the state of each sentence, and a trace to read outputs from."""
+
+import bisect
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from .certificate import Ledger, Objective
+
+
+@dataclass
+class SearchOptions:
+    """Options of a search; the names are those of fairseq's generation options where it has them.
+
+    `beam_size`: most live prefixes a sentence; `nbest`: outputs wanted; `bounding`: drop prefixes that cannot enter the
+    `nbest` best; `forbidden`: symbols that no output may contain.
+    """
+
+    objective: Objective
+    eos: int
+    pad: int
+    unk: int
+    forbidden: List[int]
+    beam_size: int = 5
+    nbest: int = 1
+    bounding: bool = True
+    max_len_a: float = 0
+    max_len_b: int = 200
+    max_len: int = 1024
+    unk_penalty: float = 0.0
+    temperature: float = 1.0
+    no_repeat_ngram_size: int = 0
+    lm_model: Optional[torch.nn.Module] = None
+    lm_weight: float = 1.0
+    prefix_allowed_tokens_fn: Optional[Callable[[int, Tensor], List[int]]] = None
+    want_attention: bool = False
+    want_candidates: bool = False
+
+    def longest(self, src_len: int) -> int:
+        """Most tokens before end of sentence for a source of `src_len` tokens, its end of sentence counted."""
+        max_len = min(int(self.max_len_a * src_len + self.max_len_b), self.max_len - 1)
+        if max_len < self.objective.min_len:
+            raise ValueError(
+                f"--min-len {self.objective.min_len} is above the longest output allowed for a source of {src_len} "
+                f"tokens ({max_len}); lower it or raise --max-len-a {self.max_len_a} or --max-len-b {self.max_len_b}"
+            )
+        return max_len
+
+
+class Finished(NamedTuple):
+    """A finished output: its last row is row `row` of step `step` of `trace`."""
+
+    score: float
+    low: float  # the score with rounding errors taken off
+    logprob: float  # true log probability
+    trace: List["Trace"]
+    step: int
+    row: int
+    increment: float  # log score of the last token, end of sentence
+
+
+@dataclass
+class Sentence:
+    """Search state of one sentence of the batch."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    finished: List[Finished] = field(default_factory=list)
+    losses: List[float] = field(default_factory=list)  # their scores, negated: ascending
+    strings: int = 0
+    decoder_rows: int = 0
+    void: Optional[str] = None
+    unreachable: Optional[Finished] = None  # the prefix to return when no output could be reached
+
+    def add(self, item: Finished, keep: int) -> None:
+        """Keep the `keep` best outputs; equal scores stay in the order in which they finished."""
+        self.strings += 1
+        place = bisect.bisect_right(self.losses, -item.score)
+        if place < keep:
+            self.losses.insert(place, -item.score)
+            self.finished.insert(place, item)
+            del self.losses[keep:], self.finished[keep:]
+
+
+class Rows(NamedTuple):
+    """Live hypotheses, ordered by sentence.
+
+    `sentence` `(rows,)`; `tokens` `(rows, step + 1)` with the start symbol; `score` log score with all modifications,
+    `logprob` true log probability, `rise` and `fall` how much rounding may have moved both down and up: `(rows,)`,
+    float64.
+    """
+
+    sentence: Tensor
+    tokens: Tensor
+    score: Tensor
+    logprob: Tensor
+    rise: Tensor
+    fall: Tensor
+
+    def __len__(self) -> int:
+        return self.sentence.numel()
+
+    def index_select(self, order: Tensor) -> "Rows":
+        return Rows(*(x.index_select(0, order) for x in self))
+
+
+class Extension(NamedTuple):
+    """Chosen continuations, ordered by sentence: row `parent` of the present step goes on with `token`."""
+
+    parent: Tensor
+    token: Tensor
+    increment: Tensor  # log score of the token
+    true_increment: Tensor  # its true log probability
+
+
+class Trace(NamedTuple):
+    """What is remembered of a step, one entry a row; attention stays on the device."""
+
+    parent: List[int]
+    token: List[int]
+    increment: List[float]
+    support: List[int]
+    attention: Optional[Tensor]
+    candidates: Optional[List[Dict[int, float]]]
+
+
+class TokenError:
+    """How far rounding of the logits can move a token's log probability.
+
+    For p = entmax(z) with alpha > 1, ``p ** (alpha - 1)`` moves by at most ``(alpha - 1) * dz`` when each logit moves by
+    at most dz / 2 (it is linear in the logit and in the threshold, and the threshold moves no further than the logits).
+    So small probabilities of a sparse mapping are uncertain in relative terms. For softmax, log p moves by dz.
+
+    Args:
+        alphas: output alphas of the ensemble; the largest decides.
+        logit_error: dz.
+    """
+
+    def __init__(self, alphas: List[float], logit_error: float):
+        self.exponent = max(alphas) - 1.0
+        self.shift = self.exponent * logit_error
+        self.logit_error = logit_error
+
+    def rise(self, probs: Tensor) -> Tensor:
+        """By how much the log of `probs` may be too low; ``log(p) + rise(p)`` grows with p. 0 where p is 0."""
+        if self.exponent == 0:
+            return probs.gt(0) * self.logit_error
+        power = probs.clamp(min=1e-300) ** self.exponent
+        return probs.gt(0) * torch.log1p(self.shift / power) / self.exponent
+
+    def fall(self, probs: Tensor) -> Tensor:
+        """By how much the log of `probs` may be too high; inf where p might be 0, and 0 where p is 0."""
+        if self.exponent == 0:
+            return probs.gt(0) * self.logit_error
+        power = probs.clamp(min=1e-300) ** self.exponent
+        fall = -torch.log1p(-(self.shift / power).clamp(max=1.0)) / self.exponent
+        return torch.where(probs > 0, fall, torch.zeros_like(fall))

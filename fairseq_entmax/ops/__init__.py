@@ -2,7 +2,7 @@
 
 from .alpha import LearnedAlpha
 from .budget import budget
-from .loss import TokenLoss, entmax_loss, token_entmax_loss
+from .loss import TokenLoss, entmax_loss, normmax_loss, token_entmax_loss
 from .mapping import entmax, entmax15, sparsemax
 from .normmax import normmax
 from .structured import fusedmax, oscarmax, pnormmax
@@ -16,6 +16,7 @@ __all__ = [
     "entmax_loss",
     "fusedmax",
     "normmax",
+    "normmax_loss",
     "oscarmax",
     "pnormmax",
     "sparsemax",

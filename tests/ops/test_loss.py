@@ -168,6 +168,8 @@ def test_wrong_arguments_are_named_case_6(size):
     with pytest.raises(ValueError, match="got -1"):
         entmax_loss(logits, torch.tensor([0, -1]))
     with pytest.raises(ValueError, match="target must be int64"):
+        entmax_loss(logits, torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="class numbers must be int64"):
         entmax_loss(logits, torch.zeros(2))
     with pytest.raises(ValueError, match="target must have shape"):
         entmax_loss(logits, torch.zeros(3, dtype=torch.long))

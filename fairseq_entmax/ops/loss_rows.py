@@ -1,0 +1,240 @@
+"""Rows of logits with one label each to losses: the autograd functions behind `entmax_loss`.
+
+The loss is a sum of Bregman divergences of the target distribution q from p, entry by entry, plus what the targets
+outside the support fall short of the threshold. Every term is non-negative, so nothing cancels, and the loss is exactly
+0 when the target leads by 1 / (alpha - 1).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from . import reference
+from .mapping import SHORT_CHUNK, solve_short
+from .once import differentiable_once
+from .support import find_support, solve_wide, wide_base, wide_dtype
+
+
+class Smoothing(NamedTuple):
+    """Target distribution `q`: `gold` on the target plus `share` on every class of `mask`."""
+
+    gold: float
+    share: float
+    mask: torch.Tensor  # bool (classes,)
+    count: int
+
+    def total(self, values):
+        """Sum of finite `values` `(rows, classes)` over the mask, float64 `(rows, 1)`."""
+        # Not a matrix product, whose accumulation in float32 is ten times less exact.
+        return (values * self.mask.to(values.dtype)).sum(-1, keepdim=True).double()
+
+    def gold_mass(self, target):
+        """q at the target, float64 `(rows, 1)`."""
+        return self.gold + self.share * self.mask[target].double()
+
+
+def divergence(q, p, alpha):
+    """`phi(q) - phi(p) - phi'(p) (q - p)` with `phi(t) = t ** alpha / (alpha (alpha - 1))`, for q > 0 and p >= 0.
+
+    Written with `(t ** e - 1) / e`, which has the logarithm as its limit, so that it holds down to alpha 1.
+    """
+    if alpha == 2:
+        return (q - p).square() / 2
+    exponent = alpha - 1
+    log_q, log_p = (torch.expm1(t.log() * exponent) / exponent for t in (q, p))
+    return ((q * (log_q - log_p) + (1 + exponent * log_p) * (p - q)) / alpha).clamp(min=0)
+
+
+def target_divergence(q, p, alpha):
+    """The same where q is often 1; the closed form of 1.5 keeps all digits when p nears 1."""
+    if alpha == 1.5:
+        root = p.sqrt()
+        return torch.where(q == 1, 4 / 3 * (1 - root).square() * (1 + root / 2), divergence(q, p, alpha))
+    return divergence(q, p, alpha)
+
+
+def _row_loss(target_prob, target_gap, rest, tau, shortfall, target, alpha, smoothing):
+    """Loss `(rows, 1)` in float64 from what the solvers know of a row.
+
+    Args:
+        target_prob: p at the target, `(rows, 1)`.
+        target_gap: maximum minus the logit of the target.
+        rest: sum over the other classes of the support of `p ** alpha / alpha - share * p ** (alpha - 1) / (alpha - 1)`
+            (the second term for classes of the mask).
+        shortfall: sum over the mask of `max(tau - scaled, 0)`, or None without smoothing.
+    """
+    exponent = alpha - 1
+    gold = smoothing.gold_mass(target)
+    loss = rest + target_divergence(gold, target_prob, alpha)
+    loss = loss + smoothing.gold / exponent * (tau + exponent * target_gap).clamp(min=0)
+    if smoothing.share:
+        others = smoothing.count - smoothing.mask[target].double()
+        loss = loss + others * (smoothing.share**alpha / (alpha * exponent)) + smoothing.share / exponent * shortfall
+        # With alpha near 1 the two terms of the support nearly cancel.
+        loss = loss.clamp(min=0)
+    return torch.where(target_gap == math.inf, math.inf, loss)
+
+
+class ShortLoss(torch.autograd.Function):
+    """Rows that are solved whole; keeps p - q for the backward."""
+
+    @staticmethod
+    def forward(ctx, logits, target, kept, alpha, smoothing):
+        exact = logits.dtype == torch.float64
+        difference = torch.empty_like(logits, dtype=torch.float64 if exact else torch.float32)
+        step = max(1, SHORT_CHUNK // logits.shape[-1])
+        parts = [
+            _short_rows(*part, alpha, smoothing)
+            for part in zip(logits.split(step), target.split(step), difference.split(step))
+        ]
+        loss, support, target_prob, correct = (torch.cat(field)[:, 0] for field in zip(*parts))
+        ctx.dtype = logits.dtype
+        results = _finish(ctx, loss, support, target_prob, correct, kept, exact)
+        ctx.save_for_backward(results[0], difference, kept)
+        return results
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, grad, *_):
+        _, difference, kept = ctx.saved_tensors
+        grad = (difference * grad[:, None]).masked_fill_(~kept[:, None], 0)
+        return grad.to(ctx.dtype), None, None, None, None
+
+
+def _short_rows(logits, target, difference, alpha, smoothing):
+    """Loss, support, target probability, correct, each `(rows, 1)`; writes p - q to `difference`."""
+    exponent = alpha - 1
+    shifted, probs, tau = solve_short(logits, alpha)
+    target_prob, target_gap = probs.gather(1, target).double(), -shifted.gather(1, target).double()
+    base = reference.root(probs, exponent)
+    rest = (probs * base).scatter_(1, target, 0).div_(alpha)
+    shortfall = None
+    if smoothing.share:
+        share = smoothing.share
+        rest = rest - share / exponent * (smoothing.mask * base).scatter(1, target, 0)
+        below = (tau - exponent * shifted).clamp(min=0)
+        shortfall = torch.where(smoothing.mask, below, 0).sum(-1, keepdim=True)
+    rest = rest.sum(-1, keepdim=True)
+    loss = _row_loss(target_prob, target_gap, rest, tau, shortfall, target[:, 0].unsqueeze(1), alpha, smoothing)
+    difference.copy_(probs - smoothing.share * smoothing.mask if smoothing.share else probs)
+    difference.scatter_add_(1, target, torch.full_like(difference[:, :1], -smoothing.gold))
+    support = probs.to(difference.dtype).sign().sum(-1, keepdim=True).long()
+    return loss, support, target_prob, _is_first_best(shifted, target, target_gap)
+
+
+def _is_first_best(shifted, target, target_gap):
+    """Whether the target is the first class that holds the maximum, bool `(rows, 1)`; argmax only where it is tied."""
+    best = target_gap == 0
+    if shifted.device.type != "cpu":
+        return shifted.argmax(-1, keepdim=True) == target
+    tied = (best & (shifted.sign().sum(-1, keepdim=True) > 1 - shifted.shape[-1])).nonzero()[:, 0]
+    if len(tied):
+        best[tied] = shifted[tied].argmax(-1, keepdim=True) == target[tied]
+    return best
+
+
+def _finish(ctx, loss, support, target_prob, correct, kept, exact):
+    """Zero the ignored rows, cast, and mark what has no gradient."""
+    dropped = ~kept
+    loss = loss.masked_fill(dropped, 0).to(torch.float64 if exact else torch.float32)
+    support = support.masked_fill(dropped, 0)
+    target_prob = target_prob.masked_fill(dropped, 0).float()
+    correct = correct & kept
+    ctx.mark_non_differentiable(support, target_prob, correct)
+    return loss, support, target_prob, correct
+
+
+class LongLoss(torch.autograd.Function):
+    """Rows of which only the support is read and kept; wide rows keep their threshold and use the logits again."""
+
+    @staticmethod
+    def forward(ctx, logits, target, kept, alpha, smoothing):
+        found = find_support(logits, alpha)
+        tau, columns = found.tau.clone(), target[:, 0]
+        exponent, size = alpha - 1, logits.shape[-1]
+        on_target = found.columns == columns[found.rows]
+        base = reference.root(found.probs, exponent)
+        terms = torch.where(on_target, 0, found.probs * base / alpha)
+        if smoothing.share:
+            in_mask = smoothing.mask[found.columns]
+            terms -= torch.where(on_target | ~in_mask, 0, base) * (smoothing.share / exponent)
+        rest = terms.new_zeros(len(logits)).index_add_(0, found.rows, terms)[:, None]
+        target_prob = torch.zeros_like(tau)
+        target_prob[found.rows[on_target], 0] = found.probs[on_target]
+        support = torch.bincount(found.rows, minlength=len(logits))
+        above = torch.zeros_like(tau)
+        if smoothing.share:
+            above[:, 0].index_add_(0, found.rows, torch.where(in_mask, base, 0))
+        for rows, base, probs, row_tau in solve_wide(logits, found, alpha):
+            tau[rows] = row_tau
+            support[rows] = probs.to(torch.float32).sign().sum(-1).long()
+            target_prob[rows] = probs.gather(1, target[rows]).double()
+            if smoothing.share:
+                above[rows] = smoothing.total(base)
+            # `base` may be `probs` itself: the target is left out of both from here on.
+            base.scatter_(1, target[rows], 0)
+            rest[rows] = (base * probs).sum(-1, keepdim=True).double() / alpha
+            if smoothing.share:
+                rest[rows] -= smoothing.total(base) * (smoothing.share / exponent)
+        gap = found.maximum - logits.gather(1, target).double()
+        shortfall = None
+        if smoothing.share:
+            shortfall = smoothing.count * tau + exponent * _distance(logits, found.maximum, smoothing.mask) + above
+            shortfall.clamp_(min=0)
+        loss = _row_loss(target_prob, gap, rest, tau, shortfall, columns.unsqueeze(1), alpha, smoothing)[:, 0]
+        ctx.alpha, ctx.smoothing, ctx.shape, ctx.dtype = alpha, smoothing, logits.shape, logits.dtype
+        undefined = tau[:, 0].isnan() & kept & (gap[:, 0] != math.inf)
+        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        results = _finish(ctx, loss, support, target_prob[:, 0], found.best == columns, kept, dtype == torch.float64)
+        place = found.rows * size + found.columns
+        wide = (logits, found.wide, found.maximum, tau) if len(found.wide) else ()
+        ctx.save_for_backward(results[0], target, kept, undefined, found.rows, place, found.probs.to(dtype), *wide)
+        return results
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, grad, *_):
+        _, target, kept, undefined, rows, place, probs, *wide = ctx.saved_tensors
+        smoothing, dtype = ctx.smoothing, probs.dtype
+        grad = torch.where(kept, grad, 0).to(dtype)
+        if smoothing.share:
+            share = smoothing.share * smoothing.mask
+            result = torch.outer(grad, -share.to(dtype)).to(ctx.dtype)
+            probs = probs - share.to(dtype)[place % ctx.shape[1]]
+        else:
+            result = grad.new_zeros(ctx.shape, dtype=ctx.dtype)
+        result.view(-1)[place] = (probs * grad[rows]).to(ctx.dtype)
+        if wide:
+            _wide_gradient(result, grad, ctx.alpha, smoothing, *wide)
+        gold = result.gather(1, target).to(dtype) - smoothing.gold * grad[:, None]
+        if place.numel():
+            # In low precision p must meet q before it is rounded.
+            on_target = place % ctx.shape[1] == target[rows, 0]
+            gold[rows[on_target], 0] = (probs[on_target] - smoothing.gold) * grad[rows[on_target]]
+        result.scatter_(1, target, gold.to(ctx.dtype))
+        if bool(undefined.any()):
+            result[undefined] = math.nan
+        return result, None, None, None, None
+
+
+def _wide_gradient(result, grad, alpha, smoothing, logits, wide, maximum, tau):
+    """Write the gradient of the wide rows, but for `smoothing.gold`, to `result`."""
+    dtype, step = wide_dtype(logits, alpha), max(1, (1 << 18) // logits.shape[1])
+    for rows in wide.split(step):
+        base = wide_base(logits[rows].to(dtype) - maximum[rows].to(dtype), tau[rows], alpha - 1)
+        probs = reference.power(base, alpha - 1)
+        if smoothing.share:
+            probs = probs - (smoothing.share * smoothing.mask).to(dtype)
+        result[rows] = (probs * grad[rows][:, None]).to(result.dtype)
+
+
+def _distance(logits, maximum, mask):
+    """Sum over the classes of `mask` of the distance to the row maximum, float64 `(rows, 1)`."""
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    # A class outside the mask may have logit -inf. (Filling a few columns is far cheaper than torch.where.)
+    excluded = (~mask).nonzero()[:, 0]
+    parts = []
+    for some, top in zip(*(x.split(max(1, (1 << 18) // logits.shape[1])) for x in (logits, maximum))):
+        parts.append((top.to(dtype) - some).index_fill_(1, excluded, 0).sum(-1, keepdim=True).double())
+    return torch.cat(parts)

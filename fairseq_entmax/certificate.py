@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 COMPLETE, OPTIMAL, NONE = "complete", "optimal", "none"
+BEAM, BUDGET, LENGTH_LIMIT = "beam", "budget", "length limit"  # reasons
 
 # How far the masses of a sentence may be from adding up to one (rows are normalised in float64, so 1e-12 is usual).
 LEDGER_TOLERANCE = 1e-6
@@ -123,9 +124,6 @@ class Ledger:
         return (self.total - accounted) / self.total if self.total > 0 else 0.0
 
 
-LENGTH_LIMIT = "length limit"
-
-
 def certify(
     ledger: Ledger,
     objective: Objective,
@@ -135,6 +133,7 @@ def certify(
     decoder_rows: int,
     void: Optional[str] = None,
     notes: Optional[List[str]] = None,
+    limit: str = BEAM,
 ) -> Certificate:
     """Turn a closed ledger into a certificate.
 
@@ -147,6 +146,7 @@ def certify(
         decoder_rows: decoder rows computed.
         void: a reason that rules out any proof (sampling, NaN, ...).
         notes: what a proof is subject to (modified scores).
+        limit: the reason why prefixes were dropped.
     """
     mass = ledger.finished / ledger.total if ledger.total > 0 else 0.0
     blocked = [name for name, amount in sorted(ledger.blocked.items()) if amount > 0]
@@ -161,7 +161,7 @@ def certify(
     if void is not None:
         return result(NONE, void)
     if best_score == -math.inf:
-        return result(NONE, max(blocked, key=ledger.blocked.get) if blocked else "beam")
+        return result(NONE, max(blocked, key=ledger.blocked.get) if blocked and not ledger.any_dropped else limit)
     if abs(ledger.gap()) > LEDGER_TOLERANCE:
         return result(NONE, f"the probabilities do not add up (gap {ledger.gap():.1e})")
     notes = list(notes or [])
@@ -170,7 +170,7 @@ def certify(
     if margin is not None and margin <= 0:
         if best_score + 2 * (best_score - best_score_low) + 1e-9 >= bound:
             return result(NONE, "tie within rounding")
-        return result(NONE, "beam" if ledger.drop_bound >= bound else LENGTH_LIMIT)
+        return result(NONE, limit if ledger.drop_bound >= bound else LENGTH_LIMIT)
     if LENGTH_LIMIT in blocked and not objective.is_normalized:
         blocked.remove(LENGTH_LIMIT)  # compared like everything else that was dropped
     return result(OPTIMAL, "; ".join(notes + [f"subject to {name}" for name in blocked]))

@@ -5,20 +5,23 @@ generator unchanged, anything else to the search of this package.
 """
 
 import math
+import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from .beam import SAMPLING, BeamSearch, SamplingSearch
-from .certificate import Certificate, Objective, certify
+from .certificate import BEAM, BUDGET, NONE, Certificate, Objective, certify
 from .ensemble import Ensemble, align
+from .exact_search import enumerate_mass, prove, select_sentences
+from .hypotheses import Hypothesis, complete_prefix, read_hypothesis
 from .output import is_sparse, made_up_symbols, output_alpha
-from .search import ZERO_PREFIX
-from .search_state import Finished, SearchOptions, Sentence
+from .search import ZERO_PREFIX, Search
+from .search_state import SearchOptions, Sentence
 from .stock import StockGenerator
 
-Hypothesis = Dict[str, Any]
+EXACT_BUDGET = 2000  # decoder rows a sentence
 
 
 def forbidden_symbols(dictionary) -> List[int]:
@@ -59,6 +62,9 @@ class SparseGenerator:
         prefix_allowed_tokens_fn: fairseq's ``fn(sentence id, tokens) -> allowed tokens``.
         print_alignment: None, "hard" or "soft".
         want_attention, want_candidates: what to record beyond the hypotheses.
+        exact_search: go on after the beam until the answer is proved, or the budget is spent.
+        exact_budget: decoder rows a sentence, for exact search and enumeration.
+        enumerate_mass: list the most probable outputs until they cover this mass, instead of searching (0: search).
     """
 
     def __init__(
@@ -88,8 +94,13 @@ class SparseGenerator:
         print_alignment: Optional[str] = None,
         want_attention: bool = False,
         want_candidates: bool = False,
+        exact_search: bool = False,
+        exact_budget: int = EXACT_BUDGET,
+        enumerate_mass: float = 0.0,
     ):
         check_options(beam_size, nbest, min_len, temperature, len_penalty, sampling, sampling_topk, sampling_topp)
+        check_exact(exact_search, exact_budget, enumerate_mass, sampling, normalize_scores and len_penalty != 0)
+        self.exact_search, self.exact_budget, self.enumerate_mass = exact_search, exact_budget, enumerate_mass
         self.ensemble = Ensemble(models, tgt_dict.pad())
         self.tgt_dict = tgt_dict
         self.eos = tgt_dict.eos() if eos is None else eos
@@ -105,7 +116,7 @@ class SparseGenerator:
             unk=tgt_dict.unk(),
             forbidden=[i for i in forbidden_symbols(tgt_dict) if i != self.eos],
             beam_size=beam_size,
-            nbest=nbest,
+            nbest=sys.maxsize if enumerate_mass > 0 else nbest,
             bounding=bounding,
             max_len_a=max_len_a,
             max_len_b=max_len_b,
@@ -145,70 +156,60 @@ class SparseGenerator:
             raise ValueError("--constraints is not available for models with a sparse output")
         bos = self.eos if bos_token is None else bos_token
         inputs = (self.ensemble.eval(), self.options, sample, prefix_tokens, bos)
-        if self.sampling:
-            search = SamplingSearch(*inputs, topk=self.sampling_topk, topp=self.sampling_topp)
+        if self.enumerate_mass > 0:
+            sentences = enumerate_mass(inputs, self.enumerate_mass, self.exact_budget)
+        elif self.sampling:
+            sentences = SamplingSearch(*inputs, topk=self.sampling_topk, topp=self.sampling_topp).run()
         else:
             search = BeamSearch(*inputs)
-        src_tokens = sample["net_input"]["src_tokens"]
-        results = []
-        for i, sentence in enumerate(search.run()):
+            sentences = search.run()
+            if self.exact_search:
+                sentences = self._prove(search, inputs)
+        src_tokens, results = sample["net_input"]["src_tokens"], []
+        for i, sentence in enumerate(sentences):
             source = src_tokens[i][src_tokens[i].ne(self.options.pad)]
-            items = sentence.finished or [sentence.unreachable]
-            hypotheses = [self._hypothesis(item, source) for item in items]
+            hypotheses = [
+                read_hypothesis(item, source, self.eos) for item in sentence.finished or [sentence.unreachable]
+            ]
             if sentence.void == ZERO_PREFIX:
-                complete_prefix(hypotheses[0], search.prefix[i], self.options.pad, self.eos)
+                complete_prefix(hypotheses[0], prefix_tokens[i], self.options.pad, self.eos)
             certificate = self._certificate(sentence, hypotheses)
             for hypothesis in hypotheses:
                 hypothesis["certificate"] = certificate
                 hypothesis["alignment"] = torch.empty(0)
                 if self.print_alignment:
-                    hypothesis["alignment"] = align(
-                        self.print_alignment,
-                        hypothesis["attention"],
-                        source,
-                        hypothesis["tokens"],
-                        self.options.pad,
-                        self.eos,
-                    )
+                    parts = (hypothesis["attention"], source, hypothesis["tokens"])
+                    hypothesis["alignment"] = align(self.print_alignment, *parts, self.options.pad, self.eos)
             results.append(hypotheses)
         return results
 
-    def _hypothesis(self, item: Finished, source: Tensor) -> Hypothesis:
-        """Walk the trace back from the last row of an output."""
-        tokens, increments, support, attention, candidates = [self.eos], [item.increment], [], [], []
-        row = item.row
-        for step in range(item.step, -1, -1):
-            trace = item.trace[step]
-            support.append(trace.support[row])
-            if trace.attention is not None:
-                attention.append(trace.attention[row, : source.numel()])
-            if trace.candidates is not None:
-                candidates.append(trace.candidates[row])
-            if step > 0:
-                tokens.append(trace.token[row])
-                increments.append(trace.increment[row])
-                row = trace.parent[row]
-        hypothesis = {
-            "tokens": torch.tensor(tokens[::-1], dtype=torch.long, device=source.device),
-            "score": torch.tensor(item.score, device=source.device),
-            "attention": torch.stack(attention[::-1], dim=1) if attention else torch.empty(0),
-            "positional_scores": torch.tensor(increments[::-1], device=source.device),
-            "logprob": item.logprob,
-            "support": support[::-1],
-            "truncated": item.score == -math.inf,
-            "steps": len(tokens),
-        }
-        if candidates:
-            hypothesis["candidates"] = candidates[::-1]
-        return hypothesis
+    def _prove(self, beam: Search, inputs: tuple) -> List[Sentence]:
+        """Go on with the sentences whose answer the beam did not prove; what it found stays where nothing is better."""
+        ensemble, options, sample, prefix_tokens, bos = inputs
+        sentences = list(beam.sentences)
+        pending = [
+            i for i, s in enumerate(sentences) if not self._void(s) and self._certificate(s, []).certificate == NONE
+        ]
+        if not pending:
+            return sentences
+        prefix = None if prefix_tokens is None else prefix_tokens[pending]
+        part = (ensemble, options, select_sentences(sample, pending), prefix, bos)
+        for i, proved in zip(pending, prove(part, beam, pending, self.exact_budget)):
+            proved.merge(sentences[i], beam.keep)
+            sentences[i] = proved
+        return sentences
+
+    def _void(self, sentence: Sentence) -> Optional[str]:
+        """What rules out any proof."""
+        for name, value in (("--unkpen", self.options.unk_penalty), ("--lm-weight", self._lm_weight)):
+            if value < 0:
+                return sentence.void or f"modified scores ({name} {value:g})"
+        return sentence.void
 
     def _certificate(self, sentence: Sentence, hypotheses: List[Hypothesis]) -> Certificate:
-        options, void, notes = self.options, sentence.void, []
-        for name, value in (("--unkpen", options.unk_penalty), ("--lm-weight", self._lm_weight)):
-            if value < 0:
-                void = void or f"modified scores ({name} {value:g})"
-            elif value > 0:
-                notes.append(f"for scores modified by {name} {value:g}")
+        options, void = self.options, self._void(sentence)
+        modifiers = (("--unkpen", options.unk_penalty), ("--lm-weight", self._lm_weight))
+        notes = [f"for scores modified by {name} {value:g}" for name, value in modifiers if value > 0]
         strings = sentence.strings
         if void == SAMPLING:
             distinct = {tuple(h["tokens"].tolist()): h["logprob"] for h in hypotheses}
@@ -216,7 +217,8 @@ class SparseGenerator:
             strings = len(distinct)
         best = sentence.finished[0] if sentence.finished else None
         score, low = (best.score, best.low) if best else (-math.inf, -math.inf)
-        return certify(sentence.ledger, options.objective, score, low, strings, sentence.decoder_rows, void, notes)
+        rows, limit = sentence.decoder_rows, BUDGET if self.exact_search or self.enumerate_mass > 0 else BEAM
+        return certify(sentence.ledger, options.objective, score, low, strings, rows, void, notes, limit)
 
     @property
     def _lm_weight(self) -> float:
@@ -239,16 +241,19 @@ def check_options(beam, nbest, min_len, temperature, lenpen, sampling, topk, top
         raise ValueError(f"--sampling-topp must be at most 1, got {topp}")
 
 
-def complete_prefix(hypothesis: Hypothesis, prefix: Tensor, pad: int, eos: int) -> None:
-    """Give an output of probability zero the whole of its forced prefix."""
-    tokens = [t for t in prefix.tolist() if t not in (pad, eos)] + [eos]
-    scores = hypothesis["positional_scores"].tolist()[: len(tokens)]
-    scores += [-math.inf] * (len(tokens) - len(scores))
-    hypothesis["tokens"] = hypothesis["tokens"].new_tensor(tokens)
-    hypothesis["positional_scores"] = hypothesis["positional_scores"].new_tensor(scores)
-    hypothesis["attention"] = torch.empty(0)
-    hypothesis["support"] = hypothesis["support"][: len(tokens)]
-    hypothesis["steps"] = len(tokens)
+def check_exact(exact: bool, budget: int, mass: float, sampling: bool, normalized: bool) -> None:
+    """Refuse impossible options of exact search and enumeration by name."""
+    if budget < 1:
+        raise ValueError(f"--exact-budget must be at least 1, got {budget}")
+    if not 0 <= mass <= 1:
+        raise ValueError(f"--enumerate-mass must be in [0, 1], got {mass}")
+    if mass > 0 and normalized:
+        raise ValueError(f"--enumerate-mass {mass} lists outputs by their probability: add --unnormalized")
+    for name, on in (("--exact-search", exact), (f"--enumerate-mass {mass}", mass > 0)):
+        if on and sampling:
+            raise ValueError(f"{name} does not go with --sampling")
+    if exact and mass > 0:
+        raise ValueError(f"--exact-search does not go with --enumerate-mass {mass}: enumeration begins with the best")
 
 
 class EntmaxGenerator:
@@ -262,6 +267,7 @@ class EntmaxGenerator:
         make_dense: builds fairseq's own generator.
         observer: called with the sample and the hypotheses of each batch.
         print_alignment: None, "hard" or "soft".
+        always_sparse: use `SparseGenerator` for dense models too (exact search and enumeration).
     """
 
     def __init__(
@@ -271,7 +277,9 @@ class EntmaxGenerator:
         make_dense: Callable[[], Any],
         observer: Optional[Callable[[Dict[str, Any], List[List[Hypothesis]]], None]] = None,
         print_alignment: Optional[str] = None,
+        always_sparse: bool = False,
     ):
+        self.always_sparse = always_sparse
         self.models, self.observer = list(models), observer
         self._make = {True: make_sparse, False: lambda: StockGenerator(self.models, make_dense(), print_alignment)}
         self._made: Dict[bool, Any] = {}
@@ -279,7 +287,7 @@ class EntmaxGenerator:
     @property
     def chosen(self):
         """The generator for the models as they are tagged now."""
-        sparse = any(is_sparse(output_alpha(model)) for model in self.models)
+        sparse = self.always_sparse or any(is_sparse(output_alpha(model)) for model in self.models)
         if sparse not in self._made:
             self._made[sparse] = self._make[sparse]()
         return self._made[sparse]

@@ -2,7 +2,7 @@
 
 import bisect
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -71,6 +71,7 @@ class Sentence:
     strings: int = 0
     decoder_rows: int = 0
     void: Optional[str] = None
+    prefix_logprob: float = 0.0  # of the forced prefix, when the search is over
     unreachable: Optional[Finished] = None  # the prefix to return when no output could be reached
 
     def add(self, item: Finished, keep: int) -> None:
@@ -81,6 +82,26 @@ class Sentence:
             self.losses.insert(place, -item.score)
             self.finished.insert(place, item)
             del self.losses[keep:], self.finished[keep:]
+
+    def merge(self, earlier: "Sentence", keep: int) -> None:
+        """Take over the outputs of an earlier search that this one did not find, and its unreachable prefix."""
+        known = {output_tokens(item) for item in self.finished}
+        strings = self.strings
+        for item in earlier.finished:
+            if output_tokens(item) not in known:
+                self.add(item, keep)
+        self.strings = max(strings, earlier.strings)
+        if not self.finished:
+            self.unreachable = self.unreachable or earlier.unreachable
+
+
+def output_tokens(item: Finished) -> Tuple[int, ...]:
+    """Tokens of a finished output, end of sentence left out, last first."""
+    tokens, row = [], item.row
+    for step in range(item.step, 0, -1):
+        tokens.append(item.trace[step].token[row])
+        row = item.trace[step].parent[row]
+    return tuple(tokens)
 
 
 class Rows(NamedTuple):
@@ -128,9 +149,9 @@ class Trace(NamedTuple):
 class TokenError:
     """How far rounding of the logits can move a token's log probability.
 
-    For p = entmax(z) with alpha > 1, ``p ** (alpha - 1)`` moves by at most ``(alpha - 1) * dz`` when each logit moves by
-    at most dz / 2 (it is linear in the logit and in the threshold, and the threshold moves no further than the logits).
-    So small probabilities of a sparse mapping are uncertain in relative terms. For softmax, log p moves by dz.
+    For p = entmax(z) with alpha > 1, ``p ** (alpha - 1)`` moves by at most ``(alpha - 1) * dz`` when each logit moves
+    by at most dz / 2: it is linear in the logit and in the threshold, and the threshold moves no further than the
+    logits. So small probabilities are uncertain in relative terms. For softmax, log p moves by dz.
 
     Args:
         alphas: output alphas of the ensemble; the largest decides.

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .kernels_solve import GENERAL, HALF, MIXED, ONE, STEEP, TINY, probs_of, solve_rows
+from .kernels_solve import HALF, MIXED, ONE, STEEP, TINY, probs_of, solve_rows
 
 
 @triton.jit
@@ -15,7 +15,7 @@ def load_exponents(exponent, alphas_ptr, row, rows, KIND: tl.constexpr):
         return tl.zeros_like(row).to(tl.float32) + exponent
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def entmax_rows_kernel(
     scores_ptr, probs_ptr, alphas_ptr, exponent, rows, size, stride,
     KIND: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -58,7 +58,7 @@ def alpha_derivative(probs, exponent):
     return tl.where(probs > 0, -log_prob * log_prob * tl.where(x < 0.5, probs * series, ratio), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def entmax_rows_backward_kernel(
     probs_ptr, grad_ptr, result_ptr, alphas_ptr, alpha_grad_ptr, exponent, rows, size, grad_stride,
     KIND: tl.constexpr, TO_ALPHA: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,

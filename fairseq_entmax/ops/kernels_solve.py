@@ -4,8 +4,8 @@ A tile `scores` is `(rows, columns)` in float32 with -inf where there is nothing
 `(rows,)`. `exponent` is alpha - 1. A solution is three numbers a row, `maximum`, `high` and `low`:
 
 - alpha <= 2: `x = scores - maximum - high - low`, the offset kept as a sum of two floats because rounding it would move
-  all entries of a wide row the same way. `base` is `0.5 x` (HALF), `x` (ONE) or `1 + exponent x` (GENERAL, where the
-  offset stays finite down to softmax) and `p = max(base, 0) ** (1 / exponent)`.
+  all entries of a wide row the same way. `base = exponent x`, or `1 + exponent x` for alpha below 1.125, where that
+  offset stays finite down to softmax, and `p = max(base, 0) ** (1 / exponent)`.
 - alpha > 2: no float32 threshold can carry the small probabilities, so `high` is the smallest score of the support and
   `low` its probability: `p = (exponent (scores - high) + low ** exponent) ** (1 / exponent)`.
 
@@ -24,6 +24,8 @@ MIXED = tl.constexpr(4)  # alpha of each row in a vector
 TINY = tl.constexpr(1e-37)
 # Below this distance from softmax the power is replaced by two terms of its series.
 SERIES_BELOW = tl.constexpr(1e-5)
+# From this distance on the offset is the threshold itself; below it is larger by 1 / exponent.
+FAR_FROM = tl.constexpr(0.125)
 # How far from one the mass may be before the last step, which squares it.
 TOLERANCE = tl.constexpr(1e-6)
 MAX_STEPS = tl.constexpr(40)
@@ -33,14 +35,6 @@ MAX_STEPS = tl.constexpr(40)
 def root(base, exponent):
     """`base ** (1 / exponent)`, 0 for base <= 0."""
     return tl.where(base > 0, tl.exp(tl.log(tl.maximum(base, TINY)) / exponent), 0.0)
-
-
-@triton.jit
-def log1p(x):
-    """`log(1 + x)` to the last digits near 0: the rounding of 1 + x is divided out."""
-    one = 1 + x
-    change = one - 1
-    return tl.where(change == 0, x, tl.log(tl.maximum(one, TINY)) * (x / tl.where(change == 0, 1.0, change)))
 
 
 @triton.jit
@@ -63,41 +57,57 @@ def gentle_probs(scores, maximum, high, low, exponent, KIND: tl.constexpr):
         base = tl.maximum(x, 0.0)
         return base, base, x
     else:
-        base = tl.maximum(1 + exponent * x, 0.0)
-        near_softmax = exponent < SERIES_BELOW
-        safe = tl.maximum(exponent, SERIES_BELOW)
-        log_prob = tl.where(near_softmax, x - 0.5 * exponent * x * x, log1p(safe * x) / safe)
-        return tl.where(base > 0, tl.exp(log_prob), 0.0), base, x
+        far = exponent >= FAR_FROM
+        scaled = exponent * x
+        base = tl.where(far, scaled, 1 + scaled)
+        log_base = tl.log(tl.maximum(base, TINY))
+        # log(1 + scaled): what the sum lost is divided out.
+        change = base - 1
+        lost_all = change == 0
+        near = tl.where(lost_all, scaled, log_base * (scaled / tl.where(lost_all, 1.0, change)))
+        log_base = tl.where(far, log_base, near)
+        log_prob = log_base / tl.maximum(exponent, SERIES_BELOW)
+        log_prob = tl.where(exponent < SERIES_BELOW, x - 0.5 * exponent * x * x, log_prob)
+        return tl.where(base > 0, tl.exp(log_prob), 0.0), tl.maximum(base, 0.0), x
 
 
 @triton.jit
 def steep_probs(scores, anchor, least, exponent):
-    """Probabilities and `base` of any shape for alpha > 2."""
+    """Probabilities, `base` and `(base - 1) / exponent` before `base` is clipped, of any shape for alpha > 2."""
     inside = scores >= anchor
-    base = tl.where(inside, exponent * (scores - anchor) + tl.exp(exponent * tl.log(tl.maximum(least, TINY))), 0.0)
-    return tl.where(inside, tl.maximum(root(base, exponent), least), 0.0), base
+    base = exponent * (scores - anchor) + tl.exp(exponent * tl.log(tl.maximum(least, TINY)))
+    x = (base - 1) / exponent
+    base = tl.where(inside, base, 0.0)
+    return tl.where(inside, tl.maximum(root(base, exponent), least), 0.0), base, x
+
+
+@triton.jit
+def far_shift(exponent):
+    """The offset of softmax minus the one in use (GENERAL)."""
+    return tl.where(exponent >= FAR_FROM, 1 / tl.maximum(exponent, FAR_FROM), 0.0)
 
 
 @triton.jit
 def probs_of(scores, maximum, high, low, exponent, KIND: tl.constexpr):
-    """Probabilities, `base` and `(base - 1) / exponent` (alpha <= 2: unclipped) from a solution; broadcasts."""
+    """Probabilities, `base` and `(base - 1) / exponent` (unclipped for alpha <= 2) from a solution; broadcasts."""
     if KIND == STEEP:
-        probs, base = steep_probs(scores, high, low, exponent)
-        x = (base - 1) / exponent
+        probs, base, x = steep_probs(scores, high, low, exponent)
     elif KIND == MIXED:
         # The power of a steep row may overflow in the gentle form and the other way round: keep each to its range.
-        steep, steep_base = steep_probs(scores, high, low, tl.maximum(exponent, 1.0))
+        steep, steep_base, steep_x = steep_probs(scores, high, low, tl.maximum(exponent, 1.0))
         gentle, gentle_base, gentle_x = gentle_probs(scores, maximum, high, low, tl.minimum(exponent, 1.0), GENERAL)
         is_steep = exponent > 1
         probs = tl.where(is_steep, steep, gentle)
         base = tl.where(is_steep, steep_base, gentle_base)
-        x = tl.where(is_steep, (steep_base - 1) / tl.maximum(exponent, 1.0), gentle_x)
+        x = tl.where(is_steep, steep_x, gentle_x - far_shift(exponent))
     else:
         probs, base, x = gentle_probs(scores, maximum, high, low, exponent, KIND)
         if KIND == HALF:
             x = x - 2
         elif KIND == ONE:
             x = x - 1
+        else:
+            x = x - far_shift(exponent)
     return tl.where(high == high, probs, high), base, x
 
 
@@ -143,7 +153,7 @@ def lower_bound(mean, count, exponent, KIND: tl.constexpr):
         near_softmax = exponent < SERIES_BELOW
         safe = tl.maximum(exponent, SERIES_BELOW)
         spread = tl.where(near_softmax, tl.log(count), -expm1(-exponent * tl.log(count)) / safe)
-        return tl.maximum(mean + spread, 0.0)
+        return tl.maximum(mean + spread, 0.0) - far_shift(exponent)
 
 
 @triton.jit
@@ -156,15 +166,10 @@ def add_exactly(high, low, change):
 
 
 @triton.jit
-def first_steep_prob(above, count):
-    """An upper bound of the smallest probability, given the mass of the scores above and the size of the support."""
-    return tl.maximum(tl.minimum(1 - above, 1 / tl.maximum(count, 1.0)), TINY)
-
-
-@triton.jit
-def steep_slope(probs, least, exponent):
-    """Derivative of each probability by the smallest one."""
-    return tl.where(probs > 0, tl.exp((exponent - 1) * tl.log(least / tl.maximum(probs, TINY))), 0.0)
+def steep_slope(probs, base, least, exponent):
+    """Derivative of each probability by the smallest one, `(least / p) ** (exponent - 1)`."""
+    log_ratio = tl.log(least) - tl.log(tl.maximum(base, TINY)) / exponent
+    return tl.where(base > 0, tl.exp(tl.minimum((exponent - 1) * log_ratio, 0.0)), 0.0)
 
 
 @triton.jit
@@ -174,15 +179,14 @@ def _solve_gentle(scores, maximum, settled, exponent, KIND: tl.constexpr):
     count = tl.maximum(tl.sum(near.to(tl.float32), 1), 1.0)
     high = lower_bound(tl.sum(tl.where(near, distance, 0.0), 1) / count, count, exponent, KIND)
     low = tl.zeros_like(high)
-    probs, base, x = gentle_probs(scores, maximum[:, None], high[:, None], low[:, None], exponent[:, None], KIND)
-    mass, slope = tl.sum(probs, 1), tl.sum(slope_of(probs, base, KIND), 1)
-    step = 0
-    while (tl.max(tl.where(settled, 0.0, tl.abs(mass - 1)), 0) > TOLERANCE) & (step < MAX_STEPS):
-        high, low = add_exactly(high, low, newton_step(mass, slope, exponent, KIND))
+    step, error = 0, 1.0
+    while (error > TOLERANCE) & (step < MAX_STEPS):
         probs, base, x = gentle_probs(scores, maximum[:, None], high[:, None], low[:, None], exponent[:, None], KIND)
         mass, slope = tl.sum(probs, 1), tl.sum(slope_of(probs, base, KIND), 1)
+        high, low = add_exactly(high, low, newton_step(mass, slope, exponent, KIND))
+        error = tl.max(tl.where(settled, 0.0, tl.abs(mass - 1)), 0)
         step += 1
-    return add_exactly(high, low, newton_step(mass, slope, exponent, KIND))
+    return high, low
 
 
 @triton.jit
@@ -194,19 +198,17 @@ def _solve_steep(scores, maximum, settled, exponent):
         inside = tl.sum(root(exponent[:, None] * (scores - middle[:, None]), exponent[:, None]), 1) < 1
         high, low = tl.where(inside, middle, high), tl.where(inside, low, middle)
         middle = low + (high - low) * 0.5
-    anchor = tl.min(tl.where(scores >= high[:, None], scores, float("inf")), 1)
-    active = scores >= anchor[:, None]
-    above = tl.sum(root(exponent[:, None] * (scores - anchor[:, None]), exponent[:, None]), 1)
-    least = first_steep_prob(above, tl.sum(active.to(tl.float32), 1))
-    probs, base = steep_probs(scores, anchor[:, None], least[:, None], exponent[:, None])
-    mass, slope = tl.sum(probs, 1), tl.sum(steep_slope(probs, least[:, None], exponent[:, None]), 1)
-    step = 0
-    while (tl.max(tl.where(settled, 0.0, tl.abs(mass - 1)), 0) > TOLERANCE) & (step < MAX_STEPS):
+    active = scores >= high[:, None]
+    anchor = tl.min(tl.where(active, scores, float("inf")), 1)
+    least = 1 / tl.maximum(tl.sum(active.to(tl.float32), 1), 1.0)
+    step, error = 0, 1.0
+    while (error > TOLERANCE) & (step < MAX_STEPS):
+        probs, base, x = steep_probs(scores, anchor[:, None], least[:, None], exponent[:, None])
+        mass, slope = tl.sum(probs, 1), tl.sum(steep_slope(probs, base, least[:, None], exponent[:, None]), 1)
         least = tl.maximum(least - (mass - 1) / tl.maximum(slope, 1.0), TINY)
-        probs, base = steep_probs(scores, anchor[:, None], least[:, None], exponent[:, None])
-        mass, slope = tl.sum(probs, 1), tl.sum(steep_slope(probs, least[:, None], exponent[:, None]), 1)
+        error = tl.max(tl.where(settled, 0.0, tl.abs(mass - 1)), 0)
         step += 1
-    return anchor, tl.maximum(least - (mass - 1) / tl.maximum(slope, 1.0), TINY)
+    return anchor, least
 
 
 @triton.jit

@@ -1,0 +1,74 @@
+"""The Triton kernels as differentiable functions of `(rows, size)` matrices; only `backend` imports them."""
+
+import torch
+
+from .kernels_launch import LONGEST, entmax_backward, entmax_forward, loss_backward, loss_forward
+from .once import differentiable_once
+
+__all__ = ["LONGEST", "entmax_rows", "entmax_rows_each", "loss_rows"]
+
+
+def with_unit_stride(matrix):
+    """`matrix` itself if its rows are contiguous, however far apart."""
+    return matrix if matrix.stride(-1) == 1 or matrix.shape[-1] == 1 else matrix.contiguous()
+
+
+class _Entmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, scores, alpha, alphas):
+        probs, *lists = entmax_forward(scores, alpha, alphas)
+        ctx.alpha = alpha
+        ctx.save_for_backward(probs, *lists, alphas)
+        return probs
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, grad):
+        *saved, alphas = ctx.saved_tensors
+        to_alpha = ctx.needs_input_grad[2]
+        result, alpha_grad = entmax_backward(*saved, with_unit_stride(grad), ctx.alpha, alphas, to_alpha)
+        return result, None, alpha_grad.to(alphas.dtype) if to_alpha else None
+
+
+def entmax_rows(scores, alpha):
+    """alpha-entmax of each row for a number `alpha` > 1."""
+    return _Entmax.apply(with_unit_stride(scores), alpha, None)
+
+
+def entmax_rows_each(scores, alphas):
+    """alpha-entmax of each row for `alphas` `(rows,)`, each >= 1, with a gradient to them."""
+    return _Entmax.apply(with_unit_stride(scores), 0.0, alphas.contiguous())
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, target, mask, alpha, gold, share, mask_size, ignore_index):
+        loss, support, target_prob, correct, state, columns, values = loss_forward(
+            logits, target, mask, alpha, gold, share, mask_size, ignore_index
+        )
+        ctx.numbers = alpha, gold, share, ignore_index
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(loss, logits, target, mask, state, columns, values, target_prob)
+        ctx.mark_non_differentiable(support, target_prob, correct)
+        return loss, support, target_prob, correct
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, grad, *_):
+        _, *saved = ctx.saved_tensors
+        return loss_backward(*saved, grad.float(), *ctx.numbers), None, None, None, None, None, None, None
+
+
+def loss_rows(logits, target, alpha, smoothing, ignore_index):
+    """Loss, support size, probability of the target and correctness of each row, for a number `alpha` > 1.
+
+    Args:
+        logits: `(rows, size)`, rows contiguous.
+        target: int64 `(rows,)`, checked, with `ignore_index` where there is none.
+        smoothing: `loss_rows.Smoothing`.
+    """
+    mask = smoothing.mask.contiguous() if smoothing.share else None
+    return _Loss.apply(
+        with_unit_stride(logits), target.contiguous(), mask, alpha, smoothing.gold, smoothing.share,
+        float(smoothing.count), ignore_index,
+    )  # fmt: skip

@@ -1,53 +1,127 @@
 """Attention: scores to weights by a mapping that may give exact zeros, and weights to a context."""
 
+import functools
+import math
 from typing import Callable, Optional
 
 import torch
 from torch import Tensor, nn
 
-from .ops import entmax, entmax15, sparsemax
+from .ops import LearnedAlpha, entmax, fusedmax, oscarmax, pnormmax
 from .recurrence import StepMatrix
 
-MAPPINGS = ("softmax", "sparsemax", "entmax15", "entmax")
-NOT_YET = ("fusedmax", "oscarmax", "pnormmax")
+
+def _pnormmax(scores, mask, **options):
+    # The gradient of a row without any position is 0 / 0 there, so such a row is solved without its mask.
+    empty = ~mask.any(dim=-1, keepdim=True)
+    weights = pnormmax(scores.masked_fill(empty, 0.0), mask=mask | empty, **options)
+    return weights.masked_fill(empty, 0.0)
 
 
-def build_mapping(name: str, alpha: Optional[float] = None) -> Callable[..., Tensor]:
-    """Builds `mapping(scores, mask=None)`, which turns scores into weights over the last dimension.
+ALPHAS = {"softmax": 1.0, "sparsemax": 2.0, "entmax15": 1.5, "entmax": 1.5}
+STRUCTURED = {"fusedmax": fusedmax, "oscarmax": oscarmax, "pnormmax": _pnormmax}
+MAPPINGS = (*ALPHAS, *STRUCTURED)
+# An option and the mappings that it means something for.
+_GOES_WITH = {
+    "--attention-alpha": ("entmax",),
+    "--learn-attention-alpha": ("entmax", "entmax15"),
+    "--attention-strength": ("fusedmax", "oscarmax"),
+    "--attention-gamma": ("fusedmax", "oscarmax", "pnormmax"),
+    "--attention-p": ("pnormmax",),
+}
 
-    A position outside `mask` (bool, True where one may attend, broadcast to the scores) has weight exactly 0 whatever
-    its score; a row with nothing to attend is all zeros and gives no gradient. Weights have the scores' dtype and are
-    computed in float32 or wider.
+
+def build_mapping(
+    name: str,
+    alpha: Optional[float] = None,
+    strength: Optional[float] = None,
+    gamma: Optional[float] = None,
+    p: Optional[float] = None,
+    learn_alpha: bool = False,
+) -> "Mapping":
+    """Builds the mapping of an attention from the values of its options; None stands for an option not given.
 
     Args:
-        name: value of `--attention-mapping`
-        alpha: value of `--attention-alpha`, for `entmax` only (default 1.5)
+        name: `--attention-mapping`
+        alpha: `--attention-alpha`, for `entmax` only (default 1.5); where learning starts with `learn_alpha`
+        strength: `--attention-strength`, for `fusedmax` and `oscarmax` (default 0.1)
+        gamma: `--attention-gamma`, for `fusedmax`, `oscarmax` and `pnormmax` (default 1)
+        p: `--attention-p`, for `pnormmax` (default 1.5)
+        learn_alpha: `--learn-attention-alpha`, for `entmax` and `entmax15`
     """
-    if name in NOT_YET:
-        raise ValueError(f"--attention-mapping {name} is not available yet; choose one of {', '.join(MAPPINGS)}")
     if name not in MAPPINGS:
         raise ValueError(f"--attention-mapping: wanted one of {', '.join(MAPPINGS)}, got {name}")
-    if alpha is not None and name != "entmax":
-        raise ValueError(f"--attention-alpha goes with --attention-mapping entmax, got alpha {alpha} with {name}")
-    if name == "entmax":
-        alpha = 1.5 if alpha is None else float(alpha)
-        if not 1 <= alpha < float("inf"):
-            raise ValueError(f"--attention-alpha: wanted a finite number >= 1, got {alpha}")
+    given = {
+        "--attention-alpha": alpha,
+        "--learn-attention-alpha": learn_alpha or None,
+        "--attention-strength": strength,
+        "--attention-gamma": gamma,
+        "--attention-p": p,
+    }
+    for option, value in given.items():
+        if value is not None and name not in _GOES_WITH[option]:
+            raise ValueError(
+                f"{option} goes with --attention-mapping {' or '.join(_GOES_WITH[option])}, got {value} with {name}"
+            )
+    _check_number("--attention-alpha", alpha, "a finite number >= 1", lambda x: x >= 1)
+    _check_number("--attention-strength", strength, "a finite number >= 0", lambda x: x >= 0)
+    _check_number("--attention-gamma", gamma, "a finite number > 0", lambda x: x > 0)
+    _check_number("--attention-p", p, "a number in (1, 2]", lambda x: 1 < x <= 2)
+    if name in STRUCTURED:
+        options = {"strength": strength, "gamma": gamma, "p": p}
+        return Mapping(name, options={key: float(value) for key, value in options.items() if value is not None})
+    alpha = ALPHAS[name] if alpha is None else float(alpha)
+    return Mapping(name, alpha=_learned(alpha) if learn_alpha else alpha)
 
-    def mapping(scores: Tensor, mask: Optional[Tensor] = None) -> Tensor:
+
+def _check_number(option, value, wanted, holds):
+    if value is not None and not (holds(value) and value < math.inf):
+        raise ValueError(f"{option}: wanted {wanted}, got {value}")
+
+
+def _learned(alpha: float) -> LearnedAlpha:
+    try:
+        return LearnedAlpha(alpha)
+    except ValueError as error:
+        raise ValueError(f"--attention-alpha {alpha} with --learn-attention-alpha: {error}") from None
+
+
+class Mapping(nn.Module):
+    """`mapping(scores, mask=None)` turns scores into weights over the last dimension.
+
+    A position outside `mask` (bool, True where one may attend, broadcast to the scores) has weight exactly 0 whatever
+    its score, and no weights fuse across it; a row with nothing to attend is all zeros and gives no gradient. Weights
+    have the scores' dtype and are computed in float32 or wider.
+    """
+
+    def __init__(self, name, alpha=None, options=None):
+        super().__init__()
+        self.name = name
+        self.alpha = alpha  # a number, a `LearnedAlpha`, or None for a structured mapping
+        self.structured = functools.partial(STRUCTURED[name], **options) if name in STRUCTURED else None
+
+    def forward(self, scores: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         if not scores.is_floating_point():
             raise ValueError(f"attention scores: wanted floating point, got {scores.dtype}")
+        if self.structured is not None:
+            return self.structured(scores, mask=_attended(scores, mask))
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        if name == "entmax15":
-            return entmax15(scores)
-        if name == "sparsemax":
-            return sparsemax(scores)
-        if name == "entmax":
-            return entmax(scores, alpha=alpha)
-        return _softmax(scores, mask)
+        if self.name == "softmax":
+            return _softmax(scores, mask)
+        return entmax(scores, self.alpha() if isinstance(self.alpha, LearnedAlpha) else self.alpha)
 
-    return mapping
+    def extra_repr(self):
+        fixed = [] if self.alpha is None or isinstance(self.alpha, LearnedAlpha) else [f"alpha={self.alpha}"]
+        chosen = {} if self.structured is None else self.structured.keywords
+        return ", ".join([self.name, *fixed, *(f"{key}={value}" for key, value in chosen.items())])
+
+
+def _attended(scores: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """Where one may attend. fairseq's modules also mark padding by -1e8 or the least number of a dtype: such an entry
+    loses in a softmax anyway, but would count as a neighbour here. NaN stays, to be seen."""
+    attended = ~(scores <= max(-1e8, torch.finfo(scores.dtype).min))
+    return attended if mask is None else attended & mask
 
 
 def _softmax(scores: Tensor, mask: Optional[Tensor]) -> Tensor:
@@ -55,6 +129,14 @@ def _softmax(scores: Tensor, mask: Optional[Tensor]) -> Tensor:
     weights = torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype)
     # Only rows without any position to attend need the second fill: there 0 / 0 gives NaN.
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
+
+
+def attention_alpha(model: nn.Module) -> Optional[Tensor]:
+    """The alpha that the attention of a model has learnt so far (the mean, if there are several), or None."""
+    learned = [module() for module in model.modules() if isinstance(module, LearnedAlpha)]
+    if not learned:
+        return None
+    return torch.cat([alpha.detach().float().reshape(-1) for alpha in learned]).mean()
 
 
 class SourceProjection(nn.Module):

@@ -11,6 +11,7 @@ from omegaconf import II
 from omegaconf.errors import OmegaConfBaseException
 
 from . import output
+from .attention import attention_alpha
 from .ops import token_entmax_loss
 
 # Options with which a task decodes while it validates.
@@ -119,6 +120,9 @@ class SparseCriterion(FairseqCriterion):
             "support": tokens.support.sum(),
             "gold_outside": (tokens.target_prob.eq(0) & kept).sum(),
         }
+        alpha = attention_alpha(model)
+        if alpha is not None:
+            logging_output.update(attention_alpha=alpha, alphas=1)
         return loss, sample_size, logging_output
 
     @classmethod
@@ -136,6 +140,9 @@ class SparseCriterion(FairseqCriterion):
             ("gold_outside", "gold_outside", 100, 3),
         ):
             metrics.log_scalar(name, scale * total(key) / max(kept, 1), kept, round=digits)
+        alphas = total("alphas")
+        if alphas:
+            metrics.log_scalar("attention_alpha", total("attention_alpha") / alphas, alphas, round=4)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

@@ -15,8 +15,9 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from . import output
-from .attention import GeneralAttention, SourceProjection, build_mapping
+from .attention import GeneralAttention, SourceProjection
 from .lstm_options import LSTMEntmaxConfig, build_embeddings, complete, fill, settings_from
+from .ops import LearnedAlpha
 from .recurrence import StepMatrix, lstm_gates
 
 MAX_POSITIONS = 100_000  # the recurrence has no limit; the task's options set the one that matters
@@ -44,7 +45,7 @@ class LSTMEntmaxModel(FairseqEncoderDecoderModel):
     def build_model(cls, cfg, task):
         settings = settings_from(cfg)
         source_embed, target_embed = build_embeddings(settings, task.source_dictionary, task.target_dictionary)
-        mapping = build_mapping(settings.attention_mapping, settings.attention_alpha)
+        mapping = settings.build_attention_mapping()
         encoder = LSTMEntmaxEncoder(settings, task.source_dictionary, source_embed)
         decoder = LSTMEntmaxDecoder(settings, task.target_dictionary, target_embed, mapping)
         model = cls(encoder, decoder)
@@ -253,8 +254,10 @@ class LSTMEntmaxDecoder(FairseqIncrementalDecoder):
 
 def _init_uniform(*modules):
     for module in modules:
-        for parameter in module.parameters():
-            nn.init.uniform_(parameter, -0.1, 0.1)
+        for part in module.modules():
+            if not isinstance(part, LearnedAlpha):  # starts where its option says
+                for parameter in part.parameters(recurse=False):
+                    nn.init.uniform_(parameter, -0.1, 0.1)
 
 
 def _two_layers_of(args, units):

@@ -48,10 +48,26 @@ class LSTMEntmaxConfig(FairseqDataclass):
     )
     attention_mapping: Optional[str] = _option(
         f"mapping from attention scores to weights: {', '.join(MAPPINGS)} "
-        "(default entmax15, or entmax if --attention-alpha is given)"
+        "(default entmax15, or entmax if --attention-alpha or --learn-attention-alpha is given)"
     )
     attention_alpha: Optional[float] = _option(
         "alpha of --attention-mapping entmax, at least 1: 1 is softmax, 2 is sparsemax (default 1.5)"
+    )
+    learn_attention_alpha: bool = field(
+        default=False,
+        metadata={"help": "learn one alpha for the attention of --attention-mapping entmax, from --attention-alpha on; "
+                          "it stays between 1.01 and 2 and is logged as attention_alpha"},
+    )  # fmt: skip
+    attention_strength: Optional[float] = _option(
+        "strength of the fusion in --attention-mapping fusedmax and oscarmax, at least 0: 0 is sparsemax, and from "
+        "about 1 on all weights are equal and nothing is learnt (default 0.1)"
+    )
+    attention_gamma: Optional[float] = _option(
+        "scale of the regulariser of --attention-mapping fusedmax, oscarmax and pnormmax, above 0: the larger, the "
+        "denser (default 1)"
+    )
+    attention_p: Optional[float] = _option(
+        "norm of --attention-mapping pnormmax, in (1, 2]: 2 is sparsemax (default 1.5)"
     )
 
 
@@ -76,8 +92,10 @@ def complete(args):
         encoder_bidirectional="true",
         share_decoder_input_output_embed=False,
         share_all_embeddings=False,
-        attention_mapping="entmax15" if getattr(args, "attention_alpha", None) is None else "entmax",
+        learn_attention_alpha=False,
     )
+    general = args.learn_attention_alpha or getattr(args, "attention_alpha", None) is not None
+    fill(args, attention_mapping="entmax" if general else "entmax15")
     shared = args.share_decoder_input_output_embed or args.share_all_embeddings
     fill(args, decoder_out_embed_dim=args.decoder_embed_dim if shared else args.decoder_hidden_size)
 
@@ -88,6 +106,16 @@ class Settings(LSTMEntmaxConfig):
     @property
     def encoder_output_size(self) -> int:
         return self.encoder_hidden_size * (2 if self.encoder_bidirectional else 1)
+
+    def build_attention_mapping(self):
+        return build_mapping(
+            self.attention_mapping,
+            alpha=self.attention_alpha,
+            strength=self.attention_strength,
+            gamma=self.attention_gamma,
+            p=self.attention_p,
+            learn_alpha=self.learn_attention_alpha,
+        )
 
 
 def settings_from(cfg) -> Settings:
@@ -122,7 +150,7 @@ def _check(settings):
             raise ValueError(f"{_flag(option.name)}: wanted a number >= 1, got {value}")
         if "dropout" in option.name and not 0 <= value < 1:
             raise ValueError(f"{_flag(option.name)}: wanted a probability in [0, 1), got {value}")
-    build_mapping(settings.attention_mapping, settings.attention_alpha)
+    settings.build_attention_mapping()  # refuses what does not go together
     if settings.share_decoder_input_output_embed and settings.decoder_embed_dim != settings.decoder_out_embed_dim:
         name = "share_all_embeddings" if settings.share_all_embeddings else "share_decoder_input_output_embed"
         raise ValueError(

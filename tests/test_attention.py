@@ -1,11 +1,23 @@
 import pytest
 import torch
 
-from fairseq_entmax.attention import MAPPINGS, NOT_YET, GeneralAttention, SourceProjection, build_mapping
-from fairseq_entmax.ops import entmax
+from fairseq_entmax.attention import (
+    ALPHAS,
+    MAPPINGS,
+    STRUCTURED,
+    GeneralAttention,
+    SourceProjection,
+    attention_alpha,
+    build_mapping,
+)
+from fairseq_entmax.ops import entmax, fusedmax, oscarmax, pnormmax, sparsemax
 from fairseq_entmax.recurrence import StepMatrix, lstm_gates
 
-ALPHA = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": 1.5}
+
+def op(name):
+    """The function behind a mapping, with its default options."""
+    structured = {"fusedmax": fusedmax, "oscarmax": oscarmax, "pnormmax": pnormmax}
+    return structured[name] if name in structured else lambda scores: entmax(scores, ALPHAS[name])
 
 
 def randn(*shape, dtype=torch.float64, seed=0):
@@ -15,7 +27,9 @@ def randn(*shape, dtype=torch.float64, seed=0):
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_masked_equals_truncated_case_25(name):
     mapping, scores = build_mapping(name), 2 * randn(3, 7)
-    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 0, 1]]).bool()
+    # In fusedmax a hole matters: those at its sides are no neighbours.
+    last = [0, 1, 1, 1, 1, 0, 0] if name == "fusedmax" else [1, 0, 1, 0, 1, 0, 1]
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1, 1], last]).bool()
     scores[~mask] = torch.tensor([float("nan"), float("inf"), 1e30]).double().repeat(3)[:8]  # never seen
     scores.requires_grad_()
     weights = mapping(scores, mask)
@@ -24,7 +38,7 @@ def test_masked_equals_truncated_case_25(name):
     assert (weights[~mask] == 0).all() and (grad[~mask] == 0).all()
     for row in range(3):
         alone = scores[row][mask[row]].detach().requires_grad_()
-        expected = entmax(alone, ALPHA[name])
+        expected = op(name)(alone)
         (expected_grad,) = torch.autograd.grad((expected * upstream[row][mask[row]]).sum(), alone)
         assert torch.allclose(weights[row][mask[row]], expected)
         assert torch.allclose(grad[row][mask[row]], expected_grad)
@@ -48,7 +62,7 @@ def test_mask_styles_agree_case_38(name, dtype):
     scores = (3 * randn(2, 5)).to(dtype)
     mask = torch.tensor([[True, True, False, True, True], [False, False, False, True, False]])
     expected = build_mapping(name)(scores, mask)
-    wide = entmax(scores.float().masked_fill(~mask, float("-inf")), ALPHA[name])
+    wide = op(name)(scores.float().masked_fill(~mask, float("-inf")))
     assert expected.dtype == dtype and (expected[~mask] == 0).all()
     assert torch.allclose(expected, wide.to(dtype))
     for filler in (-1e8, float("-inf"), torch.finfo(dtype).min):
@@ -72,24 +86,117 @@ def test_mask_is_optional_and_integers_are_refused_case_55(name):
         build_mapping(name)(torch.tensor([[1, 2, 3]]))
 
 
-@pytest.mark.parametrize("name", NOT_YET)
-def test_structured_mappings_are_not_there_yet(name):
-    with pytest.raises(ValueError, match=f"--attention-mapping {name} is not available yet"):
-        build_mapping(name)
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_structured_weights_are_independent_of_padding_case_55(name):
+    """Whatever stands at padding, on either side of it or in the middle of a row, also when NaN."""
+    scores = torch.tensor([[1.0, 0.9, 0.2, 0.9, 1.0, 0.3]]).double()
+    mask = torch.tensor([[True, True, False, True, True, False]])
+    expected = build_mapping(name)(scores, mask)
+    assert (expected[~mask] == 0).all() and float(expected.sum()) == pytest.approx(1)
+    for content in (1.0, 50.0, -50.0, float("nan"), float("inf")):
+        assert torch.equal(build_mapping(name)(scores.masked_fill(~mask, content), mask), expected)
+
+
+def test_nothing_fuses_across_padding_case_25():
+    scores, mask = torch.tensor([[1.2, 0.7, 1.0]]).double(), torch.tensor([[True, False, True]])
+    apart = build_mapping("fusedmax")(scores, mask)
+    assert torch.allclose(apart, torch.tensor([[0.6, 0.0, 0.4]]).double())  # sparsemax of 1.2 and 1
+    together = build_mapping("fusedmax")(scores[:, ::2])
+    assert torch.allclose(together, torch.tensor([[0.5, 0.5]]).double())
+
+
+def test_nan_is_seen_and_stays_in_its_row_case_12():
+    scores = torch.tensor([[0.0, float("nan"), 1.0], [0.0, 0.5, 1.0]])
+    for name in MAPPINGS:
+        weights = build_mapping(name)(scores, torch.ones(2, 3).bool())
+        assert weights[0].isnan().any() and weights[1].isfinite().all()
 
 
 @pytest.mark.parametrize(
-    "name, alpha, message",
+    "name, options, function",
     [
-        ("sparsemux", None, "--attention-mapping.*sparsemux"),
-        ("entmax", 0.5, "--attention-alpha.*0.5"),
-        ("entmax", float("nan"), "--attention-alpha.*nan"),
-        ("entmax15", 1.5, "--attention-alpha.*entmax15"),
+        ("fusedmax", {"strength": 0.3, "gamma": 2.0}, lambda z: fusedmax(z, strength=0.3, gamma=2.0)),
+        ("fusedmax", {"strength": 0}, sparsemax),
+        ("oscarmax", {"strength": 0.05}, lambda z: oscarmax(z, strength=0.05)),
+        ("oscarmax", {"gamma": 3.0}, lambda z: oscarmax(z, gamma=3.0)),
+        ("pnormmax", {"p": 1.2, "gamma": 0.5}, lambda z: pnormmax(z, p=1.2, gamma=0.5)),
+        ("pnormmax", {"p": 2}, sparsemax),
     ],
 )
-def test_options_that_cannot_be_meant_case_17(name, alpha, message):
-    with pytest.raises(ValueError, match=message):
-        build_mapping(name, alpha)
+def test_options_of_structured_mappings_arrive(name, options, function):
+    scores = randn(4, 6)
+    assert torch.allclose(build_mapping(name, **options)(scores), function(scores))
+    assert not torch.allclose(build_mapping(name, **options)(scores), build_mapping(name)(scores))
+    assert all(f"{key}={float(value)}" in repr(build_mapping(name, **options)) for key, value in options.items())
+
+
+NOT_A_NUMBER = float("nan")
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("sparsemux", {}, "--attention-mapping.*sparsemux"),
+        ("entmax", {"alpha": 0.5}, "--attention-alpha.*0.5"),
+        ("entmax", {"alpha": NOT_A_NUMBER}, "--attention-alpha.*nan"),
+        ("entmax15", {"alpha": 1.5}, "--attention-alpha.*entmax15"),
+        ("fusedmax", {"alpha": 1.5}, "--attention-alpha goes with --attention-mapping entmax, got 1.5 with fusedmax"),
+        ("softmax", {"learn_alpha": True}, "--learn-attention-alpha goes with .*entmax or entmax15.*softmax"),
+        ("oscarmax", {"learn_alpha": True}, "--learn-attention-alpha goes with .*oscarmax"),
+        ("entmax", {"alpha": 1.0, "learn_alpha": True}, "--attention-alpha 1.0 with --learn-attention-alpha"),
+        ("entmax", {"alpha": 2.5, "learn_alpha": True}, "--attention-alpha 2.5 with --learn-attention-alpha"),
+        ("pnormmax", {"strength": 0.1}, "--attention-strength goes with .*fusedmax or oscarmax, got 0.1 with pnormmax"),
+        ("sparsemax", {"strength": 0.1}, "--attention-strength goes with .*sparsemax"),
+        ("fusedmax", {"strength": -0.1}, "--attention-strength.*-0.1"),
+        ("fusedmax", {"strength": float("inf")}, "--attention-strength.*inf"),
+        ("entmax", {"gamma": 1.0}, "--attention-gamma goes with .*entmax"),
+        ("oscarmax", {"gamma": 0.0}, "--attention-gamma.*0.0"),
+        ("fusedmax", {"gamma": NOT_A_NUMBER}, "--attention-gamma.*nan"),
+        ("fusedmax", {"p": 1.5}, "--attention-p goes with .*pnormmax, got 1.5 with fusedmax"),
+        ("pnormmax", {"p": 1.0}, "--attention-p.*1.0"),
+        ("pnormmax", {"p": 2.1}, "--attention-p.*2.1"),
+    ],
+)
+def test_options_that_cannot_be_meant_case_17(name, options, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        build_mapping(name, **options)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("options, start", [({}, 1.5), ({"alpha": 1.33}, 1.33)])
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_learned_alpha_stays_in_range_case_17(options, start, direction, optimizer):
+    mapping = build_mapping("entmax", **options, learn_alpha=True)
+    assert float(attention_alpha(mapping)) == pytest.approx(start)
+    scores = torch.tensor([[3.0, 1.0, 0.5, 0.0], [1.0, 1.0, 0.9, 0.0]])
+    step = optimizer(mapping.parameters(), lr=6.0)
+    for _ in range(100):
+        step.zero_grad()
+        (direction * mapping(scores).square().sum()).backward()
+        step.step()
+        assert 1.01 <= float(attention_alpha(mapping)) <= 2
+    moved = float(attention_alpha(mapping)) - start
+    assert moved * direction < 0 and torch.allclose(mapping(scores).sum(-1), torch.ones(2))
+
+
+def test_gradient_to_the_learned_alpha():
+    mapping = build_mapping("entmax15", learn_alpha=True).double()
+    scores, upstream = randn(3, 6), randn(3, 6, seed=1)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]]).bool()
+    (mapping(scores, mask) * upstream).sum().backward()
+    raw, step, values = mapping.alpha.raw, 1e-6, []
+    with torch.no_grad():
+        for sign in (1, -1):
+            raw += sign * step
+            values.append(float((mapping(scores, mask) * upstream).sum()))
+            raw -= sign * step
+    assert float(raw.grad) == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-6)
+
+
+def test_only_a_learned_alpha_is_reported():
+    assert attention_alpha(build_mapping("entmax", alpha=1.3)) is None
+    assert list(build_mapping("entmax", alpha=1.3).parameters()) == []
 
 
 class TestRecurrence:
@@ -182,7 +289,7 @@ def test_attention_is_that_of_luong(name):
     for query in queries:
         out, weights = step(query)
         scores = torch.einsum("bd,de,bje->bj", query, projection.key_proj.weight, states)
-        expected_weights = entmax(scores.masked_fill(~mask, float("-inf")), ALPHA[name])
+        expected_weights = op(name)(scores.masked_fill(~mask, float("-inf")))
         context = torch.einsum("bj,bje->be", expected_weights, states)
         joined = torch.cat([query, context], dim=1)
         combine = torch.cat([attention.query_proj.weight, projection.value_proj.weight], dim=1)

@@ -10,6 +10,7 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_entmax import output
+from fairseq_entmax.attention import attention_alpha, build_mapping
 from fairseq_entmax.criterion import Entmax15Config, EntmaxConfig, SparsemaxConfig
 from fairseq_entmax.ops import entmax, entmax_loss
 
@@ -199,6 +200,20 @@ def test_logging_outputs_of_workers_can_be_summed_case_51(workers):
 
 def test_loss_is_logged_without_any_logging_output_case_51():
     assert "loss" in logged(build("entmax15"))
+
+
+def test_learned_alpha_is_logged_by_every_worker():
+    criterion, model, batch = build("entmax15"), TableModel(toy.dictionary()), toy.sample()
+    assert "attention_alpha" not in logged(criterion, criterion(model, batch)[2])
+    outputs = []
+    for alpha in (1.2, 1.4, 1.6):
+        model.decoder.mapping = build_mapping("entmax", alpha=alpha, learn_alpha=True)
+        outputs.append(criterion(model, batch)[2])
+    assert logged(criterion, *outputs)["attention_alpha"] == pytest.approx(1.4, abs=1e-4)
+    summed = {name: sum(log[name] for log in outputs) for name in outputs[0]}
+    assert logged(criterion, summed) == pytest.approx(logged(criterion, *outputs))
+    wrapped = torch.nn.Sequential(model)  # whatever the trainer puts around the model
+    assert float(attention_alpha(wrapped)) == pytest.approx(1.6)
 
 
 class TestConstruction:

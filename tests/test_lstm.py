@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 import fairseq_entmax.criterion  # noqa: F401  registers the names that settings refer to
 from fairseq_entmax import lstm, output
-from fairseq_entmax.attention import NOT_YET, build_mapping
+from fairseq_entmax.attention import MAPPINGS, attention_alpha, build_mapping
 from fairseq_entmax.lstm_options import LSTMEntmaxConfig
 
 SMALL = {
@@ -79,7 +79,7 @@ def test_against_the_equations_one_sentence_at_a_time():
             assert torch.allclose(logits[i, t], decoder.fc_out(fed)[0], atol=1e-12)
 
 
-@pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "entmax15", "entmax"])
+@pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize("left_pad", [True, False])
 def test_batch_mates_and_padding_do_not_matter_case_25(mapping, left_pad):
     model = build(attention_mapping=mapping)
@@ -233,7 +233,21 @@ CLASHES = [
     ({"attention_alpha": 0.5}, "--attention-alpha.*0.5"),
     ({"attention_mapping": "softmax", "attention_alpha": 1.5}, "--attention-alpha.*softmax"),
     ({"attention_mapping": "entmax", "attention_alpha": 1.25}, None),
-    *(({"attention_mapping": name}, f"{name} is not available yet") for name in NOT_YET),
+    ({"attention_mapping": "fusedmax"}, None),
+    ({"attention_mapping": "fusedmax", "attention_strength": 0.3, "attention_gamma": 2.0}, None),
+    ({"attention_mapping": "oscarmax", "attention_strength": 0.02}, None),
+    ({"attention_mapping": "pnormmax", "attention_p": 1.2, "attention_gamma": 0.5}, None),
+    ({"attention_strength": 0.1}, "--attention-strength.*entmax15"),
+    ({"attention_mapping": "pnormmax", "attention_strength": 0.1}, "--attention-strength.*pnormmax"),
+    ({"attention_mapping": "fusedmax", "attention_gamma": 0.0}, "--attention-gamma.*0.0"),
+    ({"attention_mapping": "oscarmax", "attention_p": 1.5}, "--attention-p.*oscarmax"),
+    ({"attention_mapping": "pnormmax", "attention_p": 3.0}, "--attention-p.*3.0"),
+    ({"learn_attention_alpha": True}, None),
+    ({"learn_attention_alpha": True, "attention_alpha": 1.2}, None),
+    ({"learn_attention_alpha": True, "attention_mapping": "entmax15", "share_all_embeddings": True}, None),
+    ({"learn_attention_alpha": True, "attention_alpha": 2.0}, "--attention-alpha 2.0 with --learn-attention-alpha"),
+    ({"learn_attention_alpha": True, "attention_mapping": "softmax"}, "--learn-attention-alpha.*softmax"),
+    ({"learn_attention_alpha": True, "attention_mapping": "fusedmax"}, "--learn-attention-alpha.*fusedmax"),
 ]
 
 
@@ -250,9 +264,12 @@ def test_options_train_or_are_refused_when_the_model_is_built_case_64(settings, 
     logits, _ = model(**batch["net_input"])
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["target"].flatten(), ignore_index=1).backward()
     optimizer.step()
+    # So small a model attends evenly at first, where weights that fuse have no gradient, and alpha hardly any.
+    even = {"encoder.projection.key_proj.weight", "decoder.attention.mapping.alpha.raw"}
+    even = even if set(settings) & {"attention_mapping", "learn_attention_alpha"} else set()
     for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name]) != parameter.requires_grad, name
-        assert parameter.isfinite().all()
+        assert name in even or torch.equal(parameter, before[name]) != parameter.requires_grad, name
+        assert parameter.isfinite().all() and (parameter.grad is not None) == parameter.requires_grad
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     assert bool(frozen) == any(settings.get(f"{side}_freeze_embed") for side in ("encoder", "decoder"))
 
@@ -287,10 +304,14 @@ def test_pretrained_embeddings(side, tmp_path):
         build(**{**dims, f"{side}_embed_dim": 4})
 
 
-@pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "entmax15"])
-def test_gradients_equal_those_of_plain_autograd(mapping, monkeypatch):
+@pytest.mark.parametrize(
+    "settings",
+    [{"attention_mapping": name} for name in MAPPINGS] + [{"learn_attention_alpha": True}],
+    ids=lambda settings: next(iter(settings.values())),
+)
+def test_gradients_equal_those_of_plain_autograd(settings, monkeypatch):
     """Whole model: factors noted by the steps against products that autograd differentiates."""
-    model, batch = build(attention_mapping=mapping).double().train(), toy.sample()
+    model, batch = build(**settings).double().train(), toy.sample()
 
     def gradients():
         model.zero_grad()
@@ -309,7 +330,7 @@ def test_gradients_equal_those_of_plain_autograd(mapping, monkeypatch):
 @pytest.mark.parametrize("find_unused_parameters", [False, True])
 def test_gradients_survive_distributed_training_case_22(find_unused_parameters, tmp_path):
     """Steps that give a weight no gradient of their own must not make DDP think it unused."""
-    model, batch = build().train(), toy.sample()
+    model, batch = build(learn_attention_alpha=True).train(), toy.sample()
     plain = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
     model(**batch["net_input"])[0].square().mean().backward()
     for name, parameter in model.named_parameters():
@@ -406,7 +427,22 @@ def test_bidirectional_flag_may_come_without_a_value_as_in_fairseq():
 
 def test_attention_alpha_alone_chooses_entmax():
     assert lstm.settings_from(Namespace(attention_alpha=1.3)).attention_mapping == "entmax"
+    assert lstm.settings_from(Namespace(learn_attention_alpha=True)).attention_mapping == "entmax"
     assert lstm.settings_from(Namespace()).attention_mapping == "entmax15"
+
+
+@pytest.mark.parametrize("alpha", [None, 1.2])
+def test_learned_alpha_starts_from_its_option_and_travels_with_the_weights(alpha):
+    cfg = OmegaConf.create({"_name": "lstm_entmax", **SMALL, "learn_attention_alpha": True, "attention_alpha": alpha})
+    model, batch = models.build_model(cfg, toy.task()).eval(), toy.sample()
+    assert float(attention_alpha(model)) == pytest.approx(alpha or 1.5)
+    assert [name for name in model.state_dict() if "alpha" in name] == ["decoder.attention.mapping.alpha.raw"]
+    with torch.no_grad():
+        model.decoder.attention.mapping.alpha.raw.fill_(3.0)
+    other = models.build_model(cfg, toy.task()).eval()
+    other.load_state_dict(model.state_dict())
+    assert attention_alpha(other) == attention_alpha(model) > 1.9
+    assert torch.equal(run(other, batch)[1], run(model, batch)[1])
 
 
 class TestGuardOfInference:
@@ -486,9 +522,10 @@ def test_sentence_that_is_all_padding_harms_no_other_case_11():
     assert attention.flatten().tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("mapping", ["entmax15", "fusedmax"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_trains_without_flattening_warnings_case_65(dtype, recwarn):
-    model, batch = build(attention_mapping="entmax15").to(dtype).train(), toy.sample()
+def test_half_precision_trains_without_flattening_warnings_case_65(dtype, mapping, recwarn):
+    model, batch = build(attention_mapping=mapping).to(dtype).train(), toy.sample()
     try:
         model.encoder.lstm(torch.zeros(1, 1, 6, dtype=dtype))
     except RuntimeError:
@@ -500,8 +537,9 @@ def test_half_precision_trains_without_flattening_warnings_case_65(dtype, recwar
     assert not [w for w in recwarn if "contiguous chunk" in str(w.message)]
 
 
-def test_autocast_trains():
-    model, batch = build(attention_mapping="entmax15").train(), toy.sample()
+@pytest.mark.parametrize("settings", [{}, {"learn_attention_alpha": True}, {"attention_mapping": "oscarmax"}], ids=str)
+def test_autocast_trains(settings):
+    model, batch = build(**settings).train(), toy.sample()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits, _ = model(**batch["net_input"])
     logits.float().square().sum().backward()

@@ -14,7 +14,7 @@ from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 
 from .certificate import COMPLETE, OPTIMAL
-from .generator import EntmaxGenerator, SparseGenerator
+from .generator import EXACT_BUDGET, EntmaxGenerator, SparseGenerator
 from .output import checkpoint_output_alpha, is_sparse, output_alpha, set_output_alpha
 from .records import CertificateRecorder
 from .reference_scorer import ReferenceScorer
@@ -52,6 +52,21 @@ class TranslationEntmaxConfig(TranslationConfig):
     )
     certificate_candidates: bool = field(
         default=False, metadata={"help": "add the support of each step with its probabilities to the certificate file"}
+    )
+    exact_search: bool = field(
+        default=False,
+        metadata={"help": "after the beam, search until the best output is proved best or --exact-budget is spent"},
+    )
+    exact_budget: int = field(
+        default=EXACT_BUDGET,
+        metadata={"help": "decoder rows a sentence for --exact-search and --enumerate-mass, the beam's among them"},
+    )
+    enumerate_mass: float = field(
+        default=0.0,
+        metadata={
+            "help": "instead of searching, list the most probable outputs of each sentence until they cover this "
+            "probability, in (0, 1], or --exact-budget is spent; needs --unnormalized"
+        },
     )
 
 
@@ -243,6 +258,10 @@ class TranslationEntmaxTask(TranslationTask):
                 if hasattr(model.decoder, "need_attn"):  # fairseq's LSTM keeps its attention to itself otherwise
                     model.decoder.need_attn = True
         extra = dict(extra_gen_cls_kwargs or {})
+        exact: Dict[str, Any] = {}
+        if observer is not None:  # options of generation; validation in training must not act on them
+            names = ("exact_search", "exact_budget", "enumerate_mass")
+            exact = {name: getattr(self.cfg, name) for name in names}
 
         def make_sparse() -> SparseGenerator:
             refuse_for_sparse(args)
@@ -252,6 +271,7 @@ class TranslationEntmaxTask(TranslationTask):
                 prefix_allowed_tokens_fn=prefix_allowed_tokens_fn or getattr(args, "prefix_allowed_tokens_fn", None),
                 want_attention=want_attention,
                 want_candidates=observer is not None and self.cfg.certificate_candidates,
+                **exact,
                 **generation_options(args),
                 **extra,
             )
@@ -263,7 +283,8 @@ class TranslationEntmaxTask(TranslationTask):
                 self, models, dense, extra_gen_cls_kwargs=extra, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn
             )
 
-        generator = EntmaxGenerator(models, make_sparse, make_dense, observer, print_alignment)
+        always_sparse = bool(exact.get("exact_search") or exact.get("enumerate_mass", 0) > 0)
+        generator = EntmaxGenerator(models, make_sparse, make_dense, observer, print_alignment, always_sparse)
         if self._decodes_only:
             _ = generator.chosen  # so that an option that does not fit fails now, not at the first batch
         return generator

@@ -168,6 +168,8 @@ def test_options_of_generation(corpus, trained, options):
         (["--temperature", "0"], "--temperature must be above 0"),
         (["--min-len", "300"], "--min-len 300 is above the longest output"),
         (["--score-reference", "--print-alignment", "soft"], "--print-alignment soft"),
+        (["--enumerate-mass", "0.5"], "--enumerate-mass 0.5 .* add --unnormalized"),
+        (["--exact-search", "--exact-budget", "0"], "--exact-budget must be at least 1, got 0"),
         (["--certificate-file", "/nowhere/at/all.jsonl"], "--certificate-file /nowhere/at/all.jsonl"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -175,6 +177,29 @@ def test_options_of_generation(corpus, trained, options):
 def test_options_that_do_not_go_with_sparse_outputs_are_named__case_32(corpus, trained, options, match):
     with pytest.raises(ValueError, match=match):
         generate(corpus, trained, *options)
+
+
+def test_exact_search_and_enumeration(corpus, trained, tmp_path):
+    plain, exact, listed = tmp_path / "p.jsonl", tmp_path / "e.jsonl", tmp_path / "l.jsonl"
+    options = ["--unnormalized", "--beam", 1]
+    generate(corpus, trained, *options, "--certificate-file", plain)
+    generate(corpus, trained, *options, "--certificate-file", exact, "--exact-search")
+    generate(corpus, trained, *options, "--certificate-file", listed, "--enumerate-mass", 0.95, "--exact-budget", 9000)
+    best = {r["id"]: r["hypotheses"][0] for r in records(listed)}
+    assert all(r["certificate"] != "none" for r in records(exact)) and len(records(exact)) == 30
+    for record in records(exact):
+        assert record["hypotheses"][0]["logprob"] == pytest.approx(best[record["id"]]["logprob"], abs=1e-5)
+    assert all(r["mass"] >= 0.95 - 1e-6 or r["reason"] == "budget" for r in records(listed))
+    worse = [r["id"] for r in records(plain) if r["hypotheses"][0]["logprob"] < best[r["id"]]["logprob"] - 1e-5]
+    assert all(r["certificate"] == "none" for r in records(plain) if r["id"] in worse)
+
+
+def test_dense_models_can_be_proved_too(corpus, tmp_path):
+    train(corpus, tmp_path, criterion="cross_entropy", epochs=12)
+    path = tmp_path / "c.jsonl"
+    options = ["--unnormalized", "--exact-search", "--exact-budget", 300, "--certificate-file", path]
+    generate(corpus, tmp_path / "checkpoint_last.pt", *options)
+    assert sum(r["certificate"] == "optimal" for r in records(path)) >= 15
 
 
 def interactive(corpus, trained, text, monkeypatch, *options):

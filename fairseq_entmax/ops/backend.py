@@ -75,16 +75,17 @@ def _decide(device, dtype, size):
     return reason is None
 
 
-if hasattr(torch, "compiler"):
-    # Decided while tracing: none of it belongs in the compiled graph.
-    _decide = torch.compiler.assume_constant_result(_decide)
+# What `torch.compiler.assume_constant_result` sets: decided while tracing. Calling it would import the whole compiler.
+_decide._dynamo_marked_constant = True
 
 
-def use_kernels(scores):
-    """Whether the kernels compute `scores` `(..., size)`, one row along the last dimension."""
-    return scores.numel() > 0 and _decide(scores.device, scores.dtype, scores.shape[-1])
+def use_kernels(scores, dim=-1):
+    """Whether the kernels compute `scores`, whose rows lie along `dim`."""
+    return scores.numel() > 0 and _decide(scores.device, scores.dtype, scores.shape[dim])
 
 
 def kernels():
     """The module of kernels; only after `use_kernels` said yes."""
-    return load_kernels()[0]
+    from . import kernels as module  # loaded by now; torch.compile follows this, not a cached function
+
+    return module

@@ -90,6 +90,7 @@ def loss_rows_kernel(
         terms = tl.where(other, probs * base, 0.0) / (1 + exponent)
     loss = tl.sum(terms, 1) + gold * shortfall(target_x, exponent)
     loss += target_divergence(gold_mass, target_prob, target_base, target_x, exponent, KIND)
+    loss = tl.where(high == high, loss, high)
     support = tl.sum((inside & (probs > 0)).to(tl.int32), 1)
     best = tl.min(tl.where(logits == maximum[:, None], column[None, :], COLUMNS), 1)
     written = row < rows
@@ -152,7 +153,7 @@ def loss_long_kernel(
                 index_ptr, value_ptr, mask_ptr, target, length, maximum, high, low, exponent, share,
                 mask_size - target_chosen, below, KIND, SMOOTH, CAPACITY,
             )  # fmt: skip
-        loss += rest
+        loss = tl.where(high == high, loss + rest, high)
     tl.store(loss_ptr + row, loss)
     tl.store(support_ptr + row, support)
     tl.store(target_prob_ptr + row, target_prob)

@@ -42,11 +42,11 @@ class LongPlan(NamedTuple):
     warps: int
 
 
-def rows_plan(size, kind):
+def rows_plan(size, kind, loss=False):
     columns = max(16, triton.next_power_of_2(size))
     rows = max(1, min(32, 1024 // columns))
-    # Logarithms and exponentials need more threads than moving bytes does.
-    most = 8 if kind in (HALF.value, ONE.value) else 16
+    # Logarithms, exponentials and the terms of a loss take more registers and time than moving bytes does.
+    most = 8 if kind in (HALF.value, ONE.value) and not loss else 16
     capacity = 0 if size <= SHORT else columns // 8
     return RowsPlan(rows, columns, max(1, min(most, rows * columns // 128)), capacity)
 
@@ -157,7 +157,7 @@ def entmax_backward(
 
 
 def loss_capacity(size, kind):
-    return LIST if size > IN_REGISTERS else rows_plan(size, kind).capacity
+    return LIST if size > IN_REGISTERS else rows_plan(size, kind, loss=True).capacity
 
 
 def _loss_outputs(logits, capacity):
@@ -195,7 +195,7 @@ def loss_forward(
     mask = mask.view(torch.int8) if smooth else None
     with on_device_of(logits):
         if size <= IN_REGISTERS:
-            plan = rows_plan(size, kind)
+            plan = rows_plan(size, kind, loss=True)
             kernels_loss.loss_rows_kernel[(triton.cdiv(rows, plan.rows),)](
                 logits, target, mask, loss, support, target_prob, correct.view(torch.int8), state, columns, values,
                 alpha - 1, gold, share, ignore_index, rows, size, stride,
@@ -232,7 +232,7 @@ def loss_backward(
     mask = mask.view(torch.int8) if smooth else None
     with on_device_of(logits):
         if size <= SHORT:
-            plan = rows_plan(size, kind)
+            plan = rows_plan(size, kind, loss=True)
             kernels_loss.loss_rows_backward_kernel[(triton.cdiv(rows, plan.rows),)](
                 logits, target, mask, state, grad, result, alpha - 1, gold, share, ignore_index, rows, size,
                 logits.stride(0), grad.stride(0), size,

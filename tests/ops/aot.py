@@ -1,7 +1,7 @@
 """Compiles the Triton kernels for GPUs that need not be there: `python aot.py [all]` prints one JSON record a kernel.
 
-Run it without `TRITON_INTERPRET`. By default the largest tile of every kernel and form, for two architectures; with
-`all`, every tile that the launcher can choose.
+Run it without `TRITON_INTERPRET`. By default every kernel for alpha 1.5 at its largest tile, for two architectures, and
+two kernels for the other forms of alpha; with `all`, every form at every tile that the launcher chooses.
 """
 
 import json
@@ -75,47 +75,47 @@ def resources(kernel, constants, matrix, capability, warps):
     }
 
 
-def jobs(everything):
-    """Kernel, constants and warps, as the launcher passes them."""
+def jobs_of(kind, row_sizes, long_sizes):
+    """Kernel, constants and warps, as the launcher passes them, for one form of alpha."""
     mapping, long, loss = launch.kernels_mapping, launch.kernels_long, launch.kernels_loss
-    long_sizes = (9000, 18000, 32768, 128000, launch.LONGEST) if everything else (launch.LONGEST,)
-    row_sizes = [2**n for n in range(4, 14)] if everything else [32, launch.SHORT, launch.IN_REGISTERS]
-    for kind in NAMES:
-        unused = {} if kind == MIXED.value else {"alphas_ptr": None}
-        for size in row_sizes:
-            plan = launch.rows_plan(size, kind)
-            tile = {"KIND": kind, "ROWS": plan.rows, "COLUMNS": plan.columns}
-            if everything or size == launch.IN_REGISTERS or kind == HALF.value:
-                yield mapping.entmax_rows_kernel, {**tile, **unused}, plan.warps
-                backward = {**tile, **unused, "TO_ALPHA": kind == MIXED.value}
-                yield mapping.entmax_rows_backward_kernel, backward, plan.warps
-                if kind == MIXED.value:
-                    continue
-                yield loss.loss_rows_kernel, {**tile, "SMOOTH": True, "CAPACITY": plan.capacity}, plan.warps
-                if size <= launch.SHORT:
-                    yield loss.loss_rows_backward_kernel, {**tile, "SMOOTH": True}, plan.warps
-        shared = {"KIND": kind, "CAPACITY": launch.LIST, "WIDE": launch.WIDE}
-        for size in long_sizes:
-            plan = launch.long_plan(size)
-            searched = {**shared, "BLOCKS": plan.block_tile}
-            yield long.entmax_long_kernel, {**searched, **unused}, plan.warps
-            if kind != MIXED.value:
-                yield loss.loss_long_kernel, {**searched, "SMOOTH": False}, plan.warps
-                if everything:
-                    yield loss.loss_long_kernel, {**searched, "SMOOTH": True}, plan.warps
-        yield long.entmax_long_backward_kernel, {**shared, **unused, "TO_ALPHA": kind == MIXED.value}, 8
-        if kind != MIXED.value:
-            yield loss.loss_long_backward_kernel, {**shared, "SMOOTH": True}, 8
+    by_row = kind == MIXED.value
+    unused = {} if by_row else {"alphas_ptr": None}
+    for size in row_sizes:
+        plan, loss_plan = launch.rows_plan(size, kind), launch.rows_plan(size, kind, loss=True)
+        tile = {"KIND": kind, "ROWS": plan.rows, "COLUMNS": plan.columns}
+        yield mapping.entmax_rows_kernel, {**tile, **unused}, plan.warps
+        yield mapping.entmax_rows_backward_kernel, {**tile, **unused, "TO_ALPHA": by_row}, plan.warps
+        if not by_row:
+            capacity = {"CAPACITY": loss_plan.capacity}
+            yield loss.loss_rows_kernel, {**tile, **capacity, "SMOOTH": True}, loss_plan.warps
+            if size <= launch.SHORT:
+                yield loss.loss_rows_backward_kernel, {**tile, "SMOOTH": True}, loss_plan.warps
+    lists = {"KIND": kind, "CAPACITY": launch.LIST, "WIDE": launch.WIDE}
+    for size in long_sizes:
+        plan = launch.long_plan(size)
+        yield long.entmax_long_kernel, {**lists, **unused, "BLOCKS": plan.block_tile}, plan.warps
+        for smooth in () if by_row else (False, True):
+            yield loss.loss_long_kernel, {**lists, "BLOCKS": plan.block_tile, "SMOOTH": smooth}, plan.warps
+    yield long.entmax_long_backward_kernel, {**lists, **unused, "TO_ALPHA": by_row}, 8
+    if not by_row:
+        yield loss.loss_long_backward_kernel, {**lists, "SMOOTH": True}, 8
 
 
 def main(everything):
-    for kernel, constants, warps in jobs(everything):
-        exact = constants["KIND"] in (HALF.value, ONE.value)
-        for capability in (80, 90) if everything or exact else (90,):
-            record = {"kernel": kernel.__name__, "alpha": NAMES[constants["KIND"]], "warps": warps}
-            record.update((name.lower(), value) for name, value in constants.items() if name != "alphas_ptr")
-            record.update(resources(kernel, constants, "*fp32" if capability == 80 else "*bf16", capability, warps))
-            print(json.dumps(record), flush=True)
+    row_sizes = [2**n for n in range(4, 14)] if everything else [launch.SHORT, launch.IN_REGISTERS]
+    long_sizes = [launch.IN_REGISTERS * 2**n for n in range(1, 7)] if everything else [launch.LONGEST]
+    for kind, name in NAMES.items():
+        whole = everything or kind == HALF.value
+        for kernel, constants, warps in jobs_of(kind, row_sizes, long_sizes):
+            largest = constants.get("COLUMNS", 0) == launch.IN_REGISTERS or constants.get("SMOOTH") is False
+            if not whole and (not largest or kernel.__name__ not in ("entmax_rows_kernel", "loss_long_kernel")):
+                continue
+            for capability, matrix in ((80, "*fp32"), (90, "*bf16")):
+                if whole or capability == 90:
+                    record = {"kernel": kernel.__name__, "alpha": name, "warps": warps}
+                    record.update((name.lower(), value) for name, value in constants.items() if name != "alphas_ptr")
+                    record.update(resources(kernel, constants, matrix, capability, warps))
+                    print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":

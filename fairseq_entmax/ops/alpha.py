@@ -5,6 +5,7 @@ import math
 import torch
 
 from . import reference
+from .backend import kernels, use_kernels
 from .once import differentiable_once
 from .rows import as_rows, from_rows
 
@@ -156,15 +157,17 @@ class _AlphaOfOne(torch.autograd.Function):
 
 
 def entmax_of_tensor(scores, alpha, dim, solve_number):
-    """`entmax` for a tensor `alpha`; `solve_number(rows, number)` is the way of a single number."""
+    """`entmax` for a tensor `alpha`; `solve_number(scores, number, dim)` is the way of a single number."""
     spread = check_alpha_tensor(alpha, scores, dim)
-    rows, shape = as_rows(scores, dim)
     if alpha.numel() == 1 and alpha.device.type == "cpu":
-        probs = solve_number(rows, float(alpha.detach()))
+        probs = solve_number(scores, float(alpha.detach()), dim)
         if alpha.requires_grad and torch.is_grad_enabled():
-            probs = _AlphaOfOne.apply(probs, alpha)
-    else:
-        probs = _EntmaxEach.apply(rows, spread.movedim(dim, -1).reshape(-1, 1))
+            rows, shape = as_rows(probs, dim)
+            probs = from_rows(_AlphaOfOne.apply(rows, alpha), shape, dim)
+        return probs
+    rows, shape = as_rows(scores, dim)
+    each = spread.movedim(dim, -1).reshape(-1, 1)
+    probs = kernels().entmax_rows_each(rows, each[:, 0]) if use_kernels(rows) else _EntmaxEach.apply(rows, each)
     return from_rows(probs, shape, dim)
 
 

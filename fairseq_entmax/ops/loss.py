@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from .backend import kernels, use_kernels
 from .loss_rows import LongLoss, ShortLoss, Smoothing
 from .rows import check_alpha, check_scores
 from .soft_loss import NormmaxRows, soft_loss
@@ -42,11 +43,15 @@ def _check_target(logits, target, kept):
     if target.shape != logits.shape[:-1]:
         raise ValueError(f"target must have shape {tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
     classes = logits.shape[-1]
-    wrong = kept & ((target < 0) | (target >= classes))
     if target.device.type == "cpu":
-        if bool(wrong.any()):
-            raise ValueError(f"target must lie in [0, {classes - 1}] or be ignore_index, got {int(target[wrong][0])}")
+        if target.numel() == 0:
+            return
+        low, high = target.masked_fill(~kept, 0).aminmax()
+        if low < 0 or high >= classes:
+            wrong = low if low < 0 else high
+            raise ValueError(f"target must lie in [0, {classes - 1}] or be ignore_index, got {int(wrong)}")
     else:
+        wrong = kept & ((target < 0) | (target >= classes))
         torch._assert_async(~wrong.any(), f"target must lie in [0, {classes - 1}] or be ignore_index")
 
 
@@ -80,7 +85,11 @@ def token_entmax_loss(logits, target, alpha=1.5, ignore_index=-100, label_smooth
     kept = target != ignore_index
     _check_target(logits, target, kept)
     smoothing = _smoothing(label_smoothing, smoothing_mask, logits.shape[-1], logits.device)
-    rows = logits.reshape(-1, logits.shape[-1]).contiguous()
+    rows = logits.reshape(-1, logits.shape[-1])
+    if alpha != 1 and use_kernels(rows):
+        values = kernels().loss_rows(rows, target.reshape(-1), alpha, smoothing, ignore_index)
+        return TokenLoss(*(value.view(target.shape) for value in values))
+    rows = rows.contiguous()
     kept = kept.reshape(-1)
     safe = target.reshape(-1, 1).masked_fill(~kept[:, None], 0)
     if alpha == 1 or len(rows) == 0:

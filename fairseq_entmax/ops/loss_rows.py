@@ -13,7 +13,7 @@ import torch
 from . import reference
 from .mapping import SHORT_CHUNK, solve_short
 from .once import differentiable_once
-from .support import find_support, solve_wide, wide_base, wide_dtype
+from .support import find_support, solve_wide, take_rows, wide_base, wide_dtype
 
 
 class Smoothing(NamedTuple):
@@ -30,7 +30,9 @@ class Smoothing(NamedTuple):
         return (values * self.mask.to(values.dtype)).sum(-1, keepdim=True).double()
 
     def gold_mass(self, target):
-        """q at the target, float64 `(rows, 1)`."""
+        """q at the target, float64 `(rows, 1)`; None if that is 1."""
+        if not self.share:
+            return None
         return self.gold + self.share * self.mask[target].double()
 
 
@@ -47,11 +49,11 @@ def divergence(q, p, alpha):
 
 
 def target_divergence(q, p, alpha):
-    """The same where q is often 1; the closed form of 1.5 keeps all digits when p nears 1."""
-    if alpha == 1.5:
+    """The same at the target, `q` None where it is 1; the closed form of 1.5 keeps all digits when p nears 1."""
+    if q is None and alpha == 1.5:
         root = p.sqrt()
-        return torch.where(q == 1, 4 / 3 * (1 - root).square() * (1 + root / 2), divergence(q, p, alpha))
-    return divergence(q, p, alpha)
+        return (1 - root).square_() * (2 / 3 * root + 4 / 3)
+    return divergence(torch.ones_like(p) if q is None else q, p, alpha)
 
 
 def _row_loss(target_prob, target_gap, rest, tau, shortfall, target, alpha, smoothing):
@@ -73,7 +75,7 @@ def _row_loss(target_prob, target_gap, rest, tau, shortfall, target, alpha, smoo
         loss = loss + others * (smoothing.share**alpha / (alpha * exponent)) + smoothing.share / exponent * shortfall
         # With alpha near 1 the two terms of the support nearly cancel.
         loss = loss.clamp(min=0)
-    return torch.where(target_gap == math.inf, math.inf, loss)
+    return loss
 
 
 class ShortLoss(torch.autograd.Function):
@@ -182,7 +184,9 @@ class LongLoss(torch.autograd.Function):
         if smoothing.share:
             shortfall = smoothing.count * tau + exponent * _distance(logits, found.maximum, smoothing.mask) + above
             shortfall.clamp_(min=0)
-        loss = _row_loss(target_prob, gap, rest, tau, shortfall, columns.unsqueeze(1), alpha, smoothing)[:, 0]
+        loss = _row_loss(target_prob, gap, rest, tau, shortfall, columns.unsqueeze(1), alpha, smoothing)
+        # A target of logit -inf; tau is not defined where all of the row is.
+        loss = torch.where(gap == math.inf, math.inf, loss)[:, 0]
         ctx.alpha, ctx.smoothing, ctx.shape, ctx.dtype = alpha, smoothing, logits.shape, logits.dtype
         undefined = tau[:, 0].isnan() & kept & (gap[:, 0] != math.inf)
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -222,7 +226,7 @@ def _wide_gradient(result, grad, alpha, smoothing, logits, wide, maximum, tau):
     """Write the gradient of the wide rows, but for `smoothing.gold`, to `result`."""
     dtype, step = wide_dtype(logits, alpha), max(1, (1 << 18) // logits.shape[1])
     for rows in wide.split(step):
-        base = wide_base(logits[rows].to(dtype) - maximum[rows].to(dtype), tau[rows], alpha - 1)
+        base = wide_base(take_rows(logits, rows).to(dtype) - maximum[rows].to(dtype), tau[rows], alpha - 1)
         probs = reference.power(base, alpha - 1)
         if smoothing.share:
             probs = probs - (smoothing.share * smoothing.mask).to(dtype)

@@ -6,6 +6,7 @@ import torch
 
 from . import reference
 from .alpha import entmax_of_tensor
+from .backend import kernels, use_kernels
 from .once import differentiable_once
 from .rows import as_rows, check_alpha, check_scores, from_rows
 from .support import find_support, solve_wide, worth_searching
@@ -40,41 +41,57 @@ def entmax_rows(scores, alpha):
 
 
 class _Entmax(torch.autograd.Function):
+    """Scores of any shape; reshaping happens in here, where it makes no autograd nodes."""
+
     @staticmethod
-    def forward(ctx, scores, alpha):
-        ctx.alpha = alpha
-        if not worth_searching(scores, alpha):
-            probs = entmax_rows(scores, alpha)
-            ctx.save_for_backward(probs)
-            return probs
-        found = find_support(scores, alpha)
-        probs = torch.zeros_like(scores)
-        place = found.rows * scores.shape[-1] + found.columns
-        probs.view(-1)[place] = found.probs.to(scores.dtype)
-        for rows, _, wide, _ in solve_wide(scores, found, alpha):
-            probs[rows] = wide.to(scores.dtype)
-        undefined = found.tau.isnan() & ~_masked(scores, found)
-        if bool(undefined.any()):
-            probs.masked_fill_(undefined, math.nan)
-            place = None
-        if len(found.wide):
-            place = None
-        ctx.save_for_backward(probs, *(() if place is None else (place, found.rows)))
+    def forward(ctx, scores, alpha, dim):
+        rows, shape = as_rows(scores, dim)
+        ctx.alpha, ctx.dim = alpha, dim
+        probs, places = (_searched if worth_searching(rows, alpha) else _whole)(rows, alpha)
+        probs = from_rows(probs, shape, dim)
+        ctx.save_for_backward(probs, *places)
         return probs
 
     @staticmethod
     @differentiable_once
     def backward(ctx, grad):
         probs, *places = ctx.saved_tensors
-        if not places:
-            return entmax_backward(probs, grad, ctx.alpha), None
-        place, rows = places
-        some = grad.reshape(-1)[place].to(reference.working_dtype(probs))
-        slope = probs.view(-1)[place].to(some.dtype).pow(2 - ctx.alpha)
-        sums = some.new_zeros(2, len(probs)).index_add_(1, rows, torch.stack([slope, slope * some]))
-        result = torch.zeros_like(probs)
-        result.view(-1)[place] = (slope * (some - (sums[1] / sums[0])[rows])).to(probs.dtype)
-        return result, None
+        (probs, shape), (grad, _) = as_rows(probs, ctx.dim), as_rows(grad, ctx.dim)
+        if places:
+            result = _sparse_backward(probs, grad, ctx.alpha, *places)
+        else:
+            result = entmax_backward(probs, grad, ctx.alpha)
+        return from_rows(result, shape, ctx.dim), None, None
+
+
+def _whole(scores, alpha):
+    return entmax_rows(scores, alpha), ()
+
+
+def _searched(scores, alpha):
+    """Probabilities of long rows, and where they are not zero unless that is in too many places."""
+    found = find_support(scores, alpha)
+    probs = torch.zeros_like(scores)
+    place = found.rows * scores.shape[-1] + found.columns
+    probs.view(-1)[place] = found.probs.to(scores.dtype)
+    for rows, _, wide, _ in solve_wide(scores, found, alpha):
+        probs[rows] = wide.to(scores.dtype)
+    undefined = found.tau.isnan() & ~_masked(scores, found)
+    if bool(undefined.any()):
+        probs.masked_fill_(undefined, math.nan)
+    elif not len(found.wide):
+        return probs, (place, found.rows)
+    return probs, ()
+
+
+def _sparse_backward(probs, grad, alpha, place, rows):
+    """`entmax_backward` where `place` lists the entries of the flattened support and `rows` their rows."""
+    some = grad.reshape(-1)[place].to(reference.working_dtype(probs))
+    slope = probs.reshape(-1)[place].to(some.dtype).pow(2 - alpha)
+    sums = some.new_zeros(2, len(probs)).index_add_(1, rows, torch.stack([slope, slope * some]))
+    result = torch.zeros_like(probs)
+    result.view(-1)[place] = (slope * (some - (sums[1] / sums[0])[rows])).to(probs.dtype)
+    return result
 
 
 def _masked(scores, found):
@@ -128,6 +145,14 @@ def _finite_range(dtype):
     return info.min, info.max
 
 
+def entmax_of_number(scores, alpha, dim):
+    """`entmax` for a number `alpha` by the backend that serves `scores`."""
+    if alpha != 1 and use_kernels(scores, dim):
+        rows, shape = as_rows(scores, dim)
+        return from_rows(kernels().entmax_rows(rows, alpha), shape, dim)
+    return _Entmax.apply(scores, alpha, dim)
+
+
 def entmax(scores, alpha=1.5, dim=-1):
     """Turn scores into probabilities of which most are exactly zero, as sparse as `alpha` says.
 
@@ -149,9 +174,8 @@ def entmax(scores, alpha=1.5, dim=-1):
     """
     check_scores(scores, dim)
     if isinstance(alpha, torch.Tensor):
-        return entmax_of_tensor(scores, alpha, dim, _Entmax.apply)
-    rows, shape = as_rows(scores, dim)
-    return from_rows(_Entmax.apply(rows, check_alpha(alpha)), shape, dim)
+        return entmax_of_tensor(scores, alpha, dim, entmax_of_number)
+    return entmax_of_number(scores, check_alpha(alpha), dim)
 
 
 def entmax15(scores, dim=-1):

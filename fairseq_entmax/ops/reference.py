@@ -11,6 +11,8 @@ import torch
 # Below this distance from softmax the power is taken with log1p, which is slow on CPU but keeps all digits.
 LOG1P_BELOW = 1e-2
 MAX_STEPS = 60
+# Matrices of at most this many entries are sorted: fewer operations, though each entry costs more.
+SORT_BELOW = 4096
 TOLERANCE = 1e-14
 
 
@@ -42,8 +44,12 @@ def solve(shifted, alpha, start=None, tolerance=TOLERANCE):
         return torch.softmax(shifted, -1), torch.full_like(shifted[:, :1], -1)
     if alpha > 2:
         return solve_from_smallest(shifted * (alpha - 1), alpha - 1, tolerance)
+    if alpha in (1.5, 2) and shifted.numel() <= SORT_BELOW:
+        return _solve_by_sorting(shifted * (alpha - 1), alpha)
     if alpha == 1.5:
         return _solve_square(shifted * 0.5, start, tolerance)
+    if alpha == 2:
+        return _solve_linear(shifted, start, tolerance)
     return _solve_newton(shifted, alpha - 1, start, tolerance)
 
 
@@ -88,6 +94,38 @@ def converged(mass, step, least, tolerance):
     if mass.device.type != "cpu":
         return step >= least + 4
     return step >= least and not bool(((mass - 1).abs() > tolerance).any())
+
+
+def _solve_by_sorting(scaled, alpha):
+    """Sparsemax and 1.5-entmax of small matrices: thresholds of all prefixes of the sorted row, then the right one."""
+    # Entries below -1 have no probability; a row of -inf is the caller's to mark.
+    scaled = scaled.clamp(min=-1)
+    ordered = scaled.sort(-1, descending=True).values
+    count = torch.arange(1, scaled.shape[-1] + 1, dtype=scaled.dtype, device=scaled.device)
+    total = ordered.cumsum(-1)
+    if alpha == 2:
+        prefix = (total - 1) / count
+    else:
+        # The root of a quadratic; written so that a negative discriminant (no such prefix) counts as 0.
+        inner = torch.addcmul(total * total, count, 1 - (ordered * ordered).cumsum(-1)).clamp_(min=0)
+        prefix = (total - inner.sqrt_()) / count
+    last = (prefix < ordered).sum(-1, keepdim=True).sub_(1).clamp_(min=0)
+    tau = prefix.gather(-1, last)
+    base = (scaled - tau).clamp_(min=0)
+    return base if alpha == 2 else base.square_(), tau
+
+
+def _solve_linear(scaled, start, tolerance):
+    """Sparsemax: Newton, which solves the current support exactly and only ever leaves entries out."""
+    tau = lower_bound(scaled, 1, 1) if start is None else start
+    base = torch.empty_like(scaled)
+    for step in range(MAX_STEPS):
+        torch.sub(scaled, tau, out=base).clamp_(min=0)
+        mass = base.sum(-1, keepdim=True)
+        if converged(mass, step, 3, tolerance):
+            break
+        tau = torch.addcdiv(tau, mass - 1, base.sign().sum(-1, keepdim=True))
+    return base, tau
 
 
 def _solve_square(scaled, start, tolerance):

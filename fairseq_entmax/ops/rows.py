@@ -24,9 +24,10 @@ def check_scores(scores, dim, name="scores"):
 
 def as_rows(scores, dim):
     """`scores` as contiguous `(rows, size)` with `dim` last, and the shape that `from_rows` needs."""
-    moved = scores.movedim(dim, -1)
+    moved = scores if dim in (-1, scores.dim() - 1) else scores.movedim(dim, -1)
     return moved.reshape(-1, moved.shape[-1]).contiguous(), moved.shape
 
 
 def from_rows(rows, shape, dim):
-    return rows.view(shape).movedim(-1, dim)
+    whole = rows.view(shape)
+    return whole if dim in (-1, len(shape) - 1) else whole.movedim(-1, dim)

@@ -60,6 +60,7 @@ def _find_in_chunk(scores, alpha):
         maxima = torch.cat([maxima, scores[:, whole:].amax(-1, keepdim=True)], 1)
     shifted, maximum = reference.shift_rows(maxima.double())
     bound = reference.solve(shifted, alpha)[1] - MARGIN
+    bound = bound.masked_fill(maximum == torch.finfo(maximum.dtype).min, torch.nan)
     limit = _round_down(maximum + bound / exponent, scores.dtype)
     # The last block starts early enough to be complete; what it shares with the one before is masked below.
     starts = (torch.arange(maxima.shape[1], device=scores.device) * BLOCK).clamp_(max=size - BLOCK)
@@ -79,19 +80,25 @@ def _find_in_chunk(scores, alpha):
     window, position = inside.nonzero(as_tuple=True)
     narrow = [(rows[window], starts[blocks[window]] + position, found[window, position])]
 
-    wide = []
-    for part in read_whole.nonzero()[:, 0].split(max(1, WIDE_CHUNK // size)):
-        inside = scores[part] >= limit[part]
-        # Above alpha 2 a wide support needs ties to many digits: no second solver for that.
-        is_wide = (inside.sum(1) > size * WIDE_SHARE) & (alpha <= 2)
-        wide.append(part[is_wide])
-        inside &= ~is_wide[:, None]
-        row, column = inside.nonzero(as_tuple=True)
+    whole_rows = read_whole.nonzero()[:, 0]
+    # Every 16th column tells which rows are wide (an estimate will do). Above alpha 2 a wide support needs ties to
+    # many digits: no second solver for that.
+    share = (scores[:, ::16] >= limit).double().mean(1)[whole_rows]
+    is_wide = (share > WIDE_SHARE) & (alpha <= 2)
+    wide = whole_rows[is_wide]
+    for part in whole_rows[~is_wide].split(max(1, WIDE_CHUNK // size)):
+        row, column = (take_rows(scores, part) >= limit[part]).nonzero(as_tuple=True)
         narrow.append((part[row], column, scores[part[row], column]))
     rows, columns, values = (torch.cat(field) for field in zip(*narrow))
     entries, tau = _solve_candidates(rows, columns, values, maximum, bound, alpha)
-    wide = torch.cat(wide) if wide else rows[:0]
     return RowSupport(*entries, maximum, tau, best, wide)
+
+
+def take_rows(matrix, rows):
+    """`matrix[rows]` for rising `rows`, without a copy where they are consecutive."""
+    if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+        return matrix[int(rows[0]) : int(rows[-1]) + 1]
+    return matrix[rows]
 
 
 def _round_down(values, dtype):
@@ -162,18 +169,40 @@ def solve_wide(scores, found, alpha):
     Yields:
         row numbers, `base` and `probs` `(some, size)`, tau `(some, 1)` in float64.
     """
-    exponent = alpha - 1
-    tolerance = 3e-7 if wide_dtype(scores, alpha) == torch.float32 else 1e-13
+    exponent, dtype = alpha - 1, wide_dtype(scores, alpha)
+    tolerance = 3e-7 if dtype == torch.float32 else 1e-13
     for part in found.wide.split(max(1, WIDE_CHUNK // scores.shape[-1])):
-        shifted = scores[part].to(wide_dtype(scores, alpha)) - found.maximum[part].to(wide_dtype(scores, alpha))
-        tau = torch.maximum(found.tau[part], reference.lower_bound(shifted, exponent).double())
+        shifted = take_rows(scores, part).to(dtype) - found.maximum[part].to(dtype)
+        tau = _estimate(shifted, found.tau[part], exponent)
         for step in range(reference.MAX_STEPS):
             base = wide_base(shifted, tau, exponent)
             probs = reference.power(base, exponent)
             mass = probs.sum(-1, keepdim=True).double()
             if step >= 12 or not bool(((mass - 1).abs() > tolerance).any()):
                 break
-            slope = reference.slope_of(probs, base, exponent).sum(-1, keepdim=True)
-            norm = mass**exponent
-            tau = tau + (norm - 1) * mass / (norm * slope)
+            tau = tau + _newton_step(base, probs, mass, exponent, 1.0)
         yield part, base, probs, tau
+
+
+def _newton_step(base, probs, mass, exponent, target):
+    """Step of tau towards `mass == target`, by Newton on `mass ** exponent`, convex in tau."""
+    slope = reference.slope_of(probs, base, exponent).sum(-1, keepdim=True)
+    norm = mass**exponent
+    return (norm - target**exponent) * mass / (norm * slope)
+
+
+def _estimate(shifted, bound, exponent):
+    """Where to start: tau of every eighth column, which should hold an eighth of the mass. Not a bound.
+
+    From either side the first whole step lands below the root, because the function is convex.
+    """
+    sample = shifted[:, ::8].contiguous()
+    highest = -(shifted.shape[-1] ** -exponent)
+    tau = torch.maximum(bound, reference.lower_bound(sample, exponent, exponent).double())
+    for _ in range(5):
+        base = wide_base(sample, tau, exponent)
+        probs = reference.power(base, exponent)
+        mass = probs.sum(-1, keepdim=True).double()
+        step = _newton_step(base, probs, mass, exponent, sample.shape[-1] / shifted.shape[-1])
+        tau = (tau + step.nan_to_num_(nan=0.0)).clamp_(max=highest)
+    return tau

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from . import output
 from .attention import attention_alpha
 from .ops import token_entmax_loss
+from .output_layer import token_loss_in_forward
 
 # Options with which a task decodes while it validates.
 _VALIDATION_DECODES = ("eval_bleu", "eval_accuracy", "eval_wer", "eval_inference")
@@ -95,18 +96,8 @@ class SparseCriterion(FairseqCriterion):
                 - the sample size, by which the trainer divides the gradient
                 - logging outputs, which can be summed across workers
         """
-        decoder = getattr(model, "decoder", None)
-        output.refuse_adaptive_softmax(decoder)
-        net_output = model(**sample["net_input"])
-        target = model.get_targets(sample, net_output)
-        tokens = token_entmax_loss(
-            net_output[0],
-            target,
-            alpha=self.output_alpha,
-            ignore_index=self.padding_idx,
-            label_smoothing=self.label_smoothing,
-            smoothing_mask=self.smoothing_mask if self.label_smoothing else None,
-        )
+        output.refuse_adaptive_softmax(getattr(model, "decoder", None))
+        tokens, target = self._token_loss(model, sample, reduce)
         loss = tokens.loss.sum() if reduce else tokens.loss.reshape(-1)
         kept = target.ne(self.padding_idx)
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
@@ -124,6 +115,22 @@ class SparseCriterion(FairseqCriterion):
         if alpha is not None:
             logging_output.update(attention_alpha=alpha, alphas=1)
         return loss, sample_size, logging_output
+
+    def _token_loss(self, model, sample, summed):
+        """`TokenLoss`, whose loss may be summed already, and the targets."""
+        options = {
+            "alpha": self.output_alpha,
+            "ignore_index": self.padding_idx,
+            "label_smoothing": self.label_smoothing,
+            "smoothing_mask": self.smoothing_mask if self.label_smoothing else None,
+        }
+        target = model.get_targets(sample, None)
+        tokens = token_loss_in_forward(model, sample["net_input"], target, summed=summed, **options)
+        if tokens is None:
+            net_output = model(**sample["net_input"])
+            target = model.get_targets(sample, net_output)
+            tokens = token_entmax_loss(net_output[0], target, **options)
+        return tokens, target
 
     @classmethod
     def reduce_metrics(cls, logging_outputs) -> None:

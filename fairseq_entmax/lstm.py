@@ -237,9 +237,13 @@ class LSTMEntmaxDecoder(FairseqIncrementalDecoder):
 
     def output_layer(self, features):
         """Logits `(..., vocab)` of features `(..., out_embed_dim)`."""
+        return F.linear(features, *self.output_weights())
+
+    def output_weights(self):
+        """Weight `(vocab, out_embed_dim)` and bias, or None, of `output_layer`."""
         if self.fc_out is None:
-            return F.linear(features, self.embed_tokens.weight)
-        return self.fc_out(features)
+            return self.embed_tokens.weight, None
+        return self.fc_out.weight, self.fc_out.bias
 
     def reorder_incremental_state(self, incremental_state, new_order):
         """Takes any rows, in any number."""

@@ -16,8 +16,9 @@ from .rows import check_alpha, check_scores
 from .sparse_products import Entries, LayerGradients
 from .support import worth_searching
 
-# Logits in memory at a time.
+# Logits in memory at a time: enough for an efficient product.
 BLOCK = 1 << 22
+BLOCK_ON_ACCELERATOR = 1 << 27
 # Non-zero entries of the gradient that wait for the backward pass at most; each takes 12 bytes.
 PENDING = 1 << 22
 # A block with a larger share of non-zero entries costs less as dense products (measured: 0.15).
@@ -65,7 +66,7 @@ class _Pass:
     def run(self):
         """The fields of `TokenLoss`, each `(rows,)`."""
         settings, classes = self.settings, len(self.weight)
-        size = max(1, BLOCK // classes)
+        size = _block_rows(self.weight)
         weight = self.weight.to(settings.dtype)
         buffer = torch.empty(min(size, len(self.features)), classes, dtype=settings.dtype, device=weight.device)
         parts = []
@@ -155,12 +156,16 @@ class _Pass:
             gradients.add_even(row_grad * self.even * settings.smoothing.share, settings.smoothing.mask)
         if self.later:
             weight = self.weight.to(settings.dtype)
-            for rows in torch.cat(self.later).split(max(1, BLOCK // len(weight))):
+            for rows in torch.cat(self.later).split(_block_rows(weight)):
                 features = self.features[rows].to(settings.dtype)
                 logits = _multiply(features, weight, self.bias)
                 _, gradient = _loss_and_gradient(settings, logits, self.target[rows], row_grad[rows])
                 gradients.add_dense(gradient, rows, features, weight)
         return gradients.results()
+
+
+def _block_rows(weight):
+    return max(1, (BLOCK if weight.device.type == "cpu" else BLOCK_ON_ACCELERATOR) // len(weight))
 
 
 def _multiply(features, weight, bias, out=None):
@@ -251,7 +256,7 @@ def token_linear_entmax_loss(
     _check_target(logits_like, target, kept)
     smoothing = _smoothing(label_smoothing, smoothing_mask, len(weight), weight.device)
     sparse = worth_searching(logits_like, alpha)
-    if not sparse and logits_like.numel() <= BLOCK:
+    if not sparse and target.numel() <= _block_rows(weight):
         logits = F.linear(features, weight, bias)
         tokens = token_entmax_loss(logits, target, alpha, ignore_index, label_smoothing, smoothing_mask)
         return tokens._replace(loss=tokens.loss.sum()) if summed else tokens

@@ -13,7 +13,7 @@ import torch
 from . import reference
 from .mapping import SHORT_CHUNK, solve_short
 from .once import differentiable_once
-from .support import find_support, solve_wide, take_rows, wide_base, wide_dtype
+from .support import find_support, scale_rows, solve_wide, wide_base, wide_step
 
 
 class Smoothing(NamedTuple):
@@ -92,6 +92,11 @@ class ShortLoss(torch.autograd.Function):
         ]
         loss, support, target_prob, correct = (torch.cat(field)[:, 0] for field in zip(*parts))
         ctx.dtype = logits.dtype
+        # Selected, not multiplied by 0 in the backward: an ignored row may hold NaN.
+        if difference.device.type != "cpu":
+            difference.masked_fill_(~kept[:, None], 0)
+        elif not bool(kept.all()):
+            difference.index_fill_(0, (~kept).nonzero()[:, 0], 0)
         results = _finish(ctx, loss, support, target_prob, correct, kept, exact)
         ctx.save_for_backward(results[0], difference, kept)
         return results
@@ -100,8 +105,8 @@ class ShortLoss(torch.autograd.Function):
     @differentiable_once
     def backward(ctx, grad, *_):
         _, difference, kept = ctx.saved_tensors
-        grad = (difference * grad[:, None]).masked_fill_(~kept[:, None], 0)
-        return grad.to(ctx.dtype), None, None, None, None
+        grad = torch.where(kept, grad, 0)[:, None]
+        return (difference * grad).to(ctx.dtype), None, None, None, None
 
 
 def _short_rows(logits, target, difference, alpha, smoothing):
@@ -109,19 +114,19 @@ def _short_rows(logits, target, difference, alpha, smoothing):
     exponent = alpha - 1
     shifted, probs, tau = solve_short(logits, alpha)
     target_prob, target_gap = probs.gather(1, target).double(), -shifted.gather(1, target).double()
-    base = reference.root(probs, exponent)
-    rest = (probs * base).scatter_(1, target, 0).div_(alpha)
+    base = reference.root(probs, exponent).scatter(1, target, 0)
+    rest = torch.linalg.vecdot(probs, base).unsqueeze(1) / alpha
     shortfall = None
     if smoothing.share:
-        share = smoothing.share
-        rest = rest - share / exponent * (smoothing.mask * base).scatter(1, target, 0)
-        below = (tau - exponent * shifted).clamp(min=0)
-        shortfall = torch.where(smoothing.mask, below, 0).sum(-1, keepdim=True)
-    rest = rest.sum(-1, keepdim=True)
+        rest = rest - smoothing.share / exponent * torch.mv(base, smoothing.mask.to(base.dtype))[:, None]
+        below = (tau - exponent * shifted).clamp_(min=0).index_fill_(1, (~smoothing.mask).nonzero()[:, 0], 0)
+        shortfall = below.sum(-1, keepdim=True)
     loss = _row_loss(target_prob, target_gap, rest, tau, shortfall, target[:, 0].unsqueeze(1), alpha, smoothing)
-    difference.copy_(probs - smoothing.share * smoothing.mask if smoothing.share else probs)
+    difference.copy_(probs)
+    support = difference.sign().sum(-1, keepdim=True).long()
+    if smoothing.share:
+        difference.sub_((smoothing.share * smoothing.mask.to(torch.float64)).to(difference.dtype))
     difference.scatter_add_(1, target, torch.full_like(difference[:, :1], -smoothing.gold))
-    support = probs.to(difference.dtype).sign().sum(-1, keepdim=True).long()
     return loss, support, target_prob, _is_first_best(shifted, target, target_gap)
 
 
@@ -224,13 +229,16 @@ class LongLoss(torch.autograd.Function):
 
 def _wide_gradient(result, grad, alpha, smoothing, logits, wide, maximum, tau):
     """Write the gradient of the wide rows, but for `smoothing.gold`, to `result`."""
-    dtype, step = wide_dtype(logits, alpha), max(1, (1 << 18) // logits.shape[1])
-    for rows in wide.split(step):
-        base = wide_base(take_rows(logits, rows).to(dtype) - maximum[rows].to(dtype), tau[rows], alpha - 1)
-        probs = reference.power(base, alpha - 1)
+    for rows in wide.split(wide_step(logits)):
+        scaled = scale_rows(logits, rows, maximum, alpha)
+        probs = reference.power(wide_base(scaled, tau[rows], out=scaled), alpha - 1)
         if smoothing.share:
-            probs = probs - (smoothing.share * smoothing.mask).to(dtype)
-        result[rows] = (probs * grad[rows][:, None]).to(result.dtype)
+            probs = probs - (smoothing.share * smoothing.mask).to(probs.dtype)
+        own = grad[rows][:, None]
+        if int(rows[-1]) - int(rows[0]) + 1 == len(rows) and result.dtype == probs.dtype:
+            torch.mul(probs, own, out=result[int(rows[0]) : int(rows[-1]) + 1])
+        else:
+            result[rows] = (probs * own).to(result.dtype)
 
 
 def _distance(logits, maximum, mask):
@@ -239,6 +247,6 @@ def _distance(logits, maximum, mask):
     # A class outside the mask may have logit -inf. (Filling a few columns is far cheaper than torch.where.)
     excluded = (~mask).nonzero()[:, 0]
     parts = []
-    for some, top in zip(*(x.split(max(1, (1 << 18) // logits.shape[1])) for x in (logits, maximum))):
+    for some, top in zip(*(x.split(wide_step(logits)) for x in (logits, maximum))):
         parts.append((top.to(dtype) - some).index_fill_(1, excluded, 0).sum(-1, keepdim=True).double())
     return torch.cat(parts)

@@ -86,7 +86,7 @@ def _find_in_chunk(scores, alpha):
     share = (scores[:, ::16] >= limit).double().mean(1)[whole_rows]
     is_wide = (share > WIDE_SHARE) & (alpha <= 2)
     wide = whole_rows[is_wide]
-    for part in whole_rows[~is_wide].split(max(1, WIDE_CHUNK // size)):
+    for part in whole_rows[~is_wide].split(wide_step(scores)):
         row, column = (take_rows(scores, part) >= limit[part]).nonzero(as_tuple=True)
         narrow.append((part[row], column, scores[part[row], column]))
     rows, columns, values = (torch.cat(field) for field in zip(*narrow))
@@ -141,23 +141,30 @@ def _solve_candidates(rows, columns, values, maximum, bound, alpha):
     return tuple(torch.cat(field) for field in zip(*entries)), tau
 
 
-def wide_dtype(scores, alpha):
-    """Dtype in which wide rows are solved."""
-    return torch.float64 if scores.dtype == torch.float64 or alpha - 1 < FLOAT64_BELOW else torch.float32
+def wide_step(scores):
+    """How many wide rows are solved at once."""
+    return max(1, WIDE_CHUNK // scores.shape[-1])
 
 
-def wide_base(shifted, tau, exponent):
-    """`max(exponent * shifted - tau, 0)` where `tau` is float64 and `shifted` may be float32.
+def scale_rows(scores, rows, maximum, alpha):
+    """`(alpha - 1) * (scores - maximum)` of some rows, in the dtype in which wide rows are solved."""
+    double = scores.dtype == torch.float64 or alpha - 1 < FLOAT64_BELOW
+    dtype = torch.float64 if double else torch.float32
+    scaled = take_rows(scores, rows).to(dtype) - maximum[rows].to(dtype)
+    return scaled if alpha == 2 else scaled.mul_(alpha - 1)
 
-    Tau is applied in two parts: rounded to float32 it would shift all entries of a wide row the same way.
+
+def wide_base(scaled, tau, out=None, exact=True):
+    """`max(scaled - tau, 0)` where `tau` is float64 and `scaled` may be float32.
+
+    Tau is applied in two parts: rounded to float32 it would shift all entries of a wide row the same way, and the sum
+    of the row with them. On the way there (`exact` False) one part will do.
     """
-    threshold = tau / exponent
-    high = threshold.to(shifted.dtype)
-    base = shifted - high
-    if shifted.dtype != torch.float64:
-        base.sub_((threshold - high).to(shifted.dtype))
-    base = base.clamp_(min=0)
-    return base if exponent == 1 else base.mul_(exponent)
+    high = tau.to(scaled.dtype)
+    base = torch.sub(scaled, high, out=out)
+    if exact and scaled.dtype != torch.float64:
+        base.sub_((tau - high).to(scaled.dtype))
+    return base.clamp_(min=0)
 
 
 def solve_wide(scores, found, alpha):
@@ -169,16 +176,19 @@ def solve_wide(scores, found, alpha):
     Yields:
         row numbers, `base` and `probs` `(some, size)`, tau `(some, 1)` in float64.
     """
-    exponent, dtype = alpha - 1, wide_dtype(scores, alpha)
-    tolerance = 3e-7 if dtype == torch.float32 else 1e-13
-    for part in found.wide.split(max(1, WIDE_CHUNK // scores.shape[-1])):
-        shifted = take_rows(scores, part).to(dtype) - found.maximum[part].to(dtype)
-        tau = _estimate(shifted, found.tau[part], exponent)
+    exponent = alpha - 1
+    for part in found.wide.split(wide_step(scores)):
+        scaled = scale_rows(scores, part, found.maximum, alpha)
+        tolerance = 3e-7 if scaled.dtype == torch.float32 else 1e-13
+        tau = _estimate(scaled, found.tau[part], exponent)
+        base = torch.empty_like(scaled)
+        # A step from the estimate, whichever side of the root it is on, and then Newton from below.
         for step in range(reference.MAX_STEPS):
-            base = wide_base(shifted, tau, exponent)
+            exact = step > 1
+            wide_base(scaled, tau, base, exact)
             probs = reference.power(base, exponent)
             mass = probs.sum(-1, keepdim=True).double()
-            if step >= 12 or not bool(((mass - 1).abs() > tolerance).any()):
+            if exact and (step >= 12 or not bool(((mass - 1).abs() > tolerance).any())):
                 break
             tau = tau + _newton_step(base, probs, mass, exponent, 1.0)
         yield part, base, probs, tau
@@ -191,18 +201,18 @@ def _newton_step(base, probs, mass, exponent, target):
     return (norm - target**exponent) * mass / (norm * slope)
 
 
-def _estimate(shifted, bound, exponent):
+def _estimate(scaled, bound, exponent):
     """Where to start: tau of every eighth column, which should hold an eighth of the mass. Not a bound.
 
     From either side the first whole step lands below the root, because the function is convex.
     """
-    sample = shifted[:, ::8].contiguous()
-    highest = -(shifted.shape[-1] ** -exponent)
-    tau = torch.maximum(bound, reference.lower_bound(sample, exponent, exponent).double())
+    sample = scaled[:, ::8].contiguous()
+    highest = -(scaled.shape[-1] ** -exponent)
+    tau = torch.maximum(bound, reference.lower_bound(sample, exponent, 1).double())
     for _ in range(5):
-        base = wide_base(sample, tau, exponent)
+        base = wide_base(sample, tau, exact=False)
         probs = reference.power(base, exponent)
         mass = probs.sum(-1, keepdim=True).double()
-        step = _newton_step(base, probs, mass, exponent, sample.shape[-1] / shifted.shape[-1])
+        step = _newton_step(base, probs, mass, exponent, sample.shape[-1] / scaled.shape[-1])
         tau = (tau + step.nan_to_num_(nan=0.0)).clamp_(max=highest)
     return tau

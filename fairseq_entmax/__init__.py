@@ -24,3 +24,4 @@ if _registers():
     output.install_generator_guard()
 
     from . import criterion, lstm, scoring, task  # noqa: F401
+    from .outputs import enumerate_outputs, suggest  # noqa: F401

@@ -9,7 +9,8 @@ import math
 import torch
 
 from . import reference
-from .fusion import fuse, group_means
+from .backend import kernels, use_kernels
+from .fusion import group_means, isotonic, total_variation
 from .once import differentiable_once
 from .rows import as_rows, check_scores, from_rows
 
@@ -67,7 +68,7 @@ class _Fusedmax(torch.autograd.Function):
         # lies below it by more than 2 strength.
         clean = _clean(values, -2 - 4 * strength)
         bound = strength * (used[:, 1:] & used[:, :-1]).to(values.dtype)
-        fused, groups = fuse(clean, -bound, bound)
+        fused, groups = total_variation(clean, bound)
         exact = _restore_nan(_project(fused, used), values, used)
         ctx.gamma = gamma
         probs = exact.to(rows.dtype)
@@ -108,8 +109,7 @@ class _Oscarmax(torch.autograd.Function):
         within = rank <= last
         weights = strength * (rank - last).to(values.dtype)
         ordered = (ordered + weights).masked_fill(~within, 0)
-        high = torch.where(within[:, 1:], math.inf, 0.0).to(values.dtype)
-        fused, groups = fuse(ordered, torch.zeros_like(high), high)
+        fused, groups = isotonic(ordered, ~within[:, 1:])
         if not exact:
             ctx.clipped = fused <= 0
             fused = fused.clamp(min=0)
@@ -212,6 +212,8 @@ def fusedmax(scores, strength=0.1, gamma=1.0, mask=None, dim=-1):
         Differentiable once with respect to `scores`.
     """
     rows, used, shape = _prepare(scores, mask, dim, gamma, strength=strength)
+    if use_kernels(rows, structured=True):
+        return from_rows(kernels().structured_rows(rows, used, float(strength), float(gamma), False), shape, dim)
     return from_rows(_Fusedmax.apply(rows, used, float(strength), float(gamma)), shape, dim)
 
 
@@ -238,6 +240,8 @@ def oscarmax(scores, strength=0.1, gamma=1.0, mask=None, dim=-1, exact=True):
         exact: False for the 2017 composition; the other arguments and the result are those of `fusedmax`.
     """
     rows, used, shape = _prepare(scores, mask, dim, gamma, strength=strength)
+    if exact and use_kernels(rows, structured=True):
+        return from_rows(kernels().structured_rows(rows, used, float(strength), float(gamma), True), shape, dim)
     return from_rows(_Oscarmax.apply(rows, used, float(strength), float(gamma), exact), shape, dim)
 
 

@@ -149,7 +149,8 @@ def test_nan_stays_in_its_row_case_12(alpha, size, bad):
 @pytest.mark.parametrize("fill", [-1e8, torch.finfo(torch.float16).min, -INF])
 def test_mask_values_of_half_precision_case_38(fill):
     scores = torch.randn(3, 6, dtype=torch.float16)
-    scores[:, 2:] = fill  # -1e8 becomes -inf
+    fill = torch.tensor(fill).half()  # -1e8 becomes -inf
+    scores[:, 2:] = fill
     scores[1, 1:] = fill
     scores[2] = fill
     probs = entmax15(scores)

@@ -245,22 +245,22 @@ def test_chain_solvers_agree(size, kind):
             values = values.abs() * (torch.arange(size) % 2 * 2 - 1)
         bound = torch.full((60, size - 1), strength, dtype=torch.float64)
         bound = torch.where(torch.rand(60, size - 1, generator=generator) < 0.1, 0.0, bound)
-        solution, groups = fusion.fuse(values, -bound, bound)
+        solution, groups = fusion.total_variation(values, bound)
         check_chain(values, -bound, bound, solution)
         if size > 1:
             # The slower way, for rows on which the active set would not settle.
-            state = fusion.follow_path(values, -bound, bound)
-            assert (fusion._solve_groups(values, -bound, bound, state)[0] - solution).abs().max() < 1e-10
+            state = fusion.follow_path(values, bound)
+            assert (fusion._solve_groups(values, bound, state)[0] - solution).abs().max() < 1e-10
         same = groups.diff(dim=-1) == 0
         assert not (solution.diff(dim=-1)[same]).any()
         above = torch.where(bound == 0, 0.0, INF)
-        solution, _ = fusion.fuse(values, torch.zeros_like(bound), above)
+        solution, _ = fusion.isotonic(values, bound == 0)
         check_chain(values, torch.zeros_like(bound), above, solution)
 
 
 def test_rows_that_do_not_settle_follow_the_path(monkeypatch):
     values = torch.randn(30, 40, dtype=torch.float64)
     bound = torch.full((30, 39), 0.3, dtype=torch.float64)
-    expected, _ = fusion.fuse(values, -bound, bound)
+    expected, _ = fusion.total_variation(values, bound)
     monkeypatch.setattr(fusion, "ROUNDS", 1)
-    assert torch.allclose(fusion.fuse(values, -bound, bound)[0], expected, atol=1e-12)
+    assert torch.allclose(fusion.total_variation(values, bound)[0], expected, atol=1e-12)

@@ -49,7 +49,7 @@ def _unusable_device(device):
     return None
 
 
-def _reason_against(device, dtype, size):
+def _reason_against(device, dtype, size, structured):
     """Why the kernels cannot take a matrix with rows of `size`, or None."""
     if dtype not in DTYPES:
         return f"the kernels do not compute in {str(dtype).split('.')[-1]}"
@@ -58,16 +58,18 @@ def _reason_against(device, dtype, size):
     reason = _unusable_device(device) if device.type == "cuda" else None
     if reason is None:
         kernels, reason = load_kernels()
-    if reason is None and size > kernels.LONGEST:
-        reason = f"rows of {size} are longer than {kernels.LONGEST}"
+    if reason is None:
+        longest = kernels.LONGEST_STRUCTURED if structured else kernels.LONGEST
+        if size > longest:
+            reason = f"rows of {size} are longer than {longest}"
     return reason
 
 
-def _decide(device, dtype, size):
+def _decide(device, dtype, size, structured):
     choice = chosen_backend()
     if choice == "torch" or (choice == "auto" and device.type == "cpu"):
         return False
-    reason = _reason_against(device, dtype, size)
+    reason = _reason_against(device, dtype, size, structured)
     if reason is not None and (choice, reason) not in _logged:
         _logged.add((choice, reason))
         level = logging.WARNING if choice == "triton" else logging.DEBUG
@@ -79,9 +81,9 @@ def _decide(device, dtype, size):
 _decide._dynamo_marked_constant = True
 
 
-def use_kernels(scores, dim=-1):
-    """Whether the kernels compute `scores`, whose rows lie along `dim`."""
-    return scores.numel() > 0 and _decide(scores.device, scores.dtype, scores.shape[dim])
+def use_kernels(scores, dim=-1, structured=False):
+    """Whether the kernels compute `scores`, whose rows lie along `dim`; `structured` for fusedmax and oscarmax."""
+    return scores.numel() > 0 and _decide(scores.device, scores.dtype, scores.shape[dim], structured)
 
 
 def kernels():

@@ -2,10 +2,26 @@
 
 import torch
 
-from .kernels_launch import LONGEST, entmax_backward, entmax_forward, loss_backward, loss_forward
+from .kernels_launch import (
+    LONGEST,
+    LONGEST_STRUCTURED,
+    entmax_backward,
+    entmax_forward,
+    loss_backward,
+    loss_forward,
+    structured_backward,
+    structured_forward,
+)
 from .once import differentiable_once
 
-__all__ = ["LONGEST", "entmax_rows", "entmax_rows_each", "loss_rows"]
+__all__ = [
+    "LONGEST",
+    "LONGEST_STRUCTURED",
+    "entmax_rows",
+    "entmax_rows_each",
+    "loss_rows",
+    "structured_rows",
+]
 
 
 def with_unit_stride(matrix):
@@ -72,3 +88,24 @@ def loss_rows(logits, target, alpha, smoothing, ignore_index):
         with_unit_stride(logits), target.contiguous(), mask, alpha, smoothing.gold, smoothing.share,
         float(smoothing.count), ignore_index,
     )  # fmt: skip
+
+
+class _Structured(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, scores, used, strength, gamma, by_rank):
+        probs, starts, order = structured_forward(scores, used, strength, gamma, by_rank)
+        ctx.gamma = gamma
+        ctx.save_for_backward(probs, starts, order)
+        return probs
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, grad):
+        probs, starts, order = ctx.saved_tensors
+        result = structured_backward(probs, grad.contiguous(), starts, order, ctx.gamma)
+        return result, None, None, None, None
+
+
+def structured_rows(scores, used, strength, gamma, by_rank):
+    """oscarmax if `by_rank`, else fusedmax, of rows of at most 1,024 scores, where `used` (bool) is True."""
+    return _Structured.apply(scores.contiguous(), used.contiguous(), strength, gamma, by_rank)

@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from . import kernels_long, kernels_loss, kernels_mapping
+from . import kernels_long, kernels_loss, kernels_mapping, kernels_structured
 from .kernels_solve import GENERAL, HALF, MIXED, ONE, STEEP
 
 # Rows up to this long are read again in the backward of the loss; above, it writes zeros and scatters the support.
@@ -20,6 +20,8 @@ SHORT = 1024
 IN_REGISTERS = 8192
 # The maxima of the blocks of a row must fit in registers.
 LONGEST = 4096 * 128
+# Rows of the structured mappings up to this long are held in registers, four scores a thread.
+LONGEST_STRUCTURED = 1024
 LIST = 1024
 WIDE = 2048
 STATE = 4
@@ -54,6 +56,12 @@ def rows_plan(size, kind, loss=False):
 def long_plan(size):
     blocks = triton.cdiv(size, 128)
     return LongPlan(blocks, triton.next_power_of_2(blocks), 8)
+
+
+def structured_plan(size):
+    """Columns of the tile and warps."""
+    columns = max(16, triton.next_power_of_2(size))
+    return columns, max(1, columns // 128)
 
 
 def kind_of(alpha, alphas=None):
@@ -244,4 +252,46 @@ def loss_backward(
                 ignore_index, size, logits.stride(0), grad.stride(0), size,
                 KIND=kind, SMOOTH=smooth, CAPACITY=columns.shape[1], WIDE=WIDE, num_warps=8,
             )  # fmt: skip
+    return result
+
+
+def _structured_fake(scores, used, strength, gamma, by_rank):
+    order = scores.shape if by_rank else (0, 0)
+    starts = scores.new_empty(scores.shape, dtype=torch.int8)
+    return scores.new_empty(scores.shape), starts, scores.new_empty(order, dtype=torch.int32)
+
+
+@as_custom_op(_structured_fake)
+def structured_forward(
+    scores: Tensor, used: Tensor, strength: float, gamma: float, by_rank: bool
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """oscarmax if `by_rank`, else fusedmax: probabilities, where groups start, for oscarmax the order of the scores.
+
+    Both matrices are contiguous.
+    """
+    columns, warps = structured_plan(scores.shape[1])
+    probs, starts, order = _structured_fake(scores, used, strength, gamma, by_rank)
+    with on_device_of(scores):
+        kernel = kernels_structured.oscarmax_kernel if by_rank else kernels_structured.fusedmax_kernel
+        outputs = (probs, starts, order) if by_rank else (probs, starts)
+        kernel[(len(scores),)](
+            scores, used.view(torch.int8), *outputs, strength, gamma, scores.shape[1], COLUMNS=columns, num_warps=warps
+        )
+    return probs, starts, order
+
+
+def _structured_backward_fake(probs, grad, starts, order, gamma):
+    return probs.new_empty(probs.shape)
+
+
+@as_custom_op(_structured_backward_fake)
+def structured_backward(probs: Tensor, grad: Tensor, starts: Tensor, order: Tensor, gamma: float) -> Tensor:
+    """Gradient to the scores; all matrices are contiguous, `order` is empty for fusedmax."""
+    columns, warps = structured_plan(probs.shape[1])
+    result = torch.empty(probs.shape, dtype=probs.dtype, device=probs.device)
+    with on_device_of(probs):
+        kernels_structured.structured_backward_kernel[(len(probs),)](
+            probs, grad, starts, order, result, gamma, probs.shape[1],
+            SORTED=order.numel() > 0, COLUMNS=columns, num_warps=warps,
+        )  # fmt: skip
     return result

@@ -36,9 +36,12 @@ POINTERS = {
     "mask_ptr": "*i8",
     "support_ptr": "*i64",
     "correct_ptr": "*i8",
+    "used_ptr": "*i8",
+    "starts_ptr": "*i8",
+    "order_ptr": "*i32",
 }
 MATRICES = ("scores_ptr", "logits_ptr", "probs_ptr", "result_ptr")
-NUMBERS = ("exponent", "gold", "share", "mask_size")
+NUMBERS = ("exponent", "gold", "share", "mask_size", "strength", "gamma")
 NAMES = {HALF.value: "1.5", ONE.value: "2", GENERAL.value: "up to 2", STEEP.value: "above 2", MIXED.value: "by row"}
 
 
@@ -101,6 +104,23 @@ def jobs_of(kind, row_sizes, long_sizes):
         yield loss.loss_long_backward_kernel, {**lists, "SMOOTH": True}, 8
 
 
+def structured_jobs(sizes):
+    structured = launch.kernels_structured
+    for size in sizes:
+        columns, warps = launch.structured_plan(size)
+        yield structured.fusedmax_kernel, {"COLUMNS": columns}, warps
+        yield structured.oscarmax_kernel, {"COLUMNS": columns}, warps
+        yield structured.structured_backward_kernel, {"COLUMNS": columns, "SORTED": True}, warps
+
+
+def compile_for(capability, matrix, kernel, constants, warps, **more):
+    """Compile one kernel and print its record."""
+    record = {"kernel": kernel.__name__, "warps": warps, **more}
+    record.update((name.lower(), value) for name, value in constants.items() if name != "alphas_ptr")
+    record.update(resources(kernel, constants, matrix, capability, warps))
+    print(json.dumps(record), flush=True)
+
+
 def main(everything):
     row_sizes = [2**n for n in range(4, 14)] if everything else [launch.SHORT, launch.IN_REGISTERS]
     long_sizes = [launch.IN_REGISTERS * 2**n for n in range(1, 7)] if everything else [launch.LONGEST]
@@ -110,12 +130,12 @@ def main(everything):
             largest = constants.get("COLUMNS", 0) == launch.IN_REGISTERS or constants.get("SMOOTH") is False
             if not whole and (not largest or kernel.__name__ not in ("entmax_rows_kernel", "loss_long_kernel")):
                 continue
-            for capability, matrix in ((80, "*fp32"), (90, "*bf16")):
-                if whole or capability == 90:
-                    record = {"kernel": kernel.__name__, "alpha": name, "warps": warps}
-                    record.update((name.lower(), value) for name, value in constants.items() if name != "alphas_ptr")
-                    record.update(resources(kernel, constants, matrix, capability, warps))
-                    print(json.dumps(record), flush=True)
+            if whole:
+                compile_for(80, "*fp32", kernel, constants, warps, alpha=name)
+            compile_for(90, "*bf16", kernel, constants, warps, alpha=name)
+    for kernel, constants, warps in structured_jobs([2**n for n in range(4, 11)] if everything else [1024]):
+        compile_for(80, "*fp32", kernel, constants, warps)
+        compile_for(90, "*bf16", kernel, constants, warps)
 
 
 if __name__ == "__main__":

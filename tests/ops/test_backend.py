@@ -66,7 +66,7 @@ def test_a_triton_that_cannot_be_imported_case_59(error, monkeypatch, caplog):
     monkeypatch.setattr(backend.importlib, "import_module", fail)
     with caplog.at_level(logging.DEBUG):
         for _ in range(2):
-            assert not backend._decide(torch.device("cuda", 1), torch.float16, 100)
+            assert not backend._decide(torch.device("cuda", 1), torch.float16, 100, False)
     ((level, text),) = messages(caplog)
     assert level == "DEBUG" and f"triton cannot be imported: {type(error).__name__}: {error}" in text
 

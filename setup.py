@@ -42,7 +42,14 @@ setup(
         "sentencepiece",
     ],
     extras_require={
-        "test": ["pytest>=7", "hypothesis>=6", "ruff==0.17.6", "entmax==1.3"],
+        "test": [
+            "pytest>=7",
+            "hypothesis>=6",
+            "ruff==0.17.6",
+            "entmax==1.3",
+            # The kernels are tested in its interpreter; they need torch 2.4.
+            "triton>=3.6; platform_system=='Linux' and python_version>='3.11'",
+        ],
         "triton": ["triton>=3.6; platform_system=='Linux'"],
         "report": ["matplotlib>=3.5", "Jinja2>=3"],
     },

@@ -127,8 +127,10 @@ def main(everything):
     for kind, name in NAMES.items():
         whole = everything or kind == HALF.value
         for kernel, constants, warps in jobs_of(kind, row_sizes, long_sizes):
-            largest = constants.get("COLUMNS", 0) == launch.IN_REGISTERS or constants.get("SMOOTH") is False
-            if not whole and (not largest or kernel.__name__ not in ("entmax_rows_kernel", "loss_long_kernel")):
+            longest = constants.get("COLUMNS") in (None, launch.IN_REGISTERS)
+            last = kernel.__name__ == "loss_rows_backward_kernel"  # whose largest tile is smaller
+            costly = kernel.__name__ == "entmax_rows_kernel" or constants.get("SMOOTH") is False
+            if not everything and not (longest and (whole or costly) or last and whole):
                 continue
             if whole:
                 compile_for(80, "*fp32", kernel, constants, warps, alpha=name)

@@ -14,6 +14,8 @@ import torch
 ROUNDING = 1e-13
 # Rounds before the rows that are still changing are solved by `follow_path`.
 ROUNDS = 40
+# Smaller batches are not worth splitting.
+COMPACT_ABOVE = 1 << 13
 
 
 def total_variation(values, bound):
@@ -26,7 +28,7 @@ def total_variation(values, bound):
     Returns:
         x `(rows, size)`, and the group of each entry: int64 `(rows, size)`, numbers rising along the row.
     """
-    return _active_set(values, bound, bound == 0)
+    return _solve_groups(values, bound, _active_set(values, bound, bound == 0))
 
 
 def isotonic(values, apart):
@@ -39,11 +41,11 @@ def isotonic(values, apart):
     Returns:
         as `total_variation`.
     """
-    return _active_set(values, None, apart)
+    return _solve_groups(values, None, _active_set(values, None, apart))
 
 
 def _active_set(values, bound, apart):
-    """A primal-dual active set: a handful of passes, whatever the number of rows.
+    """The state of all edges, by a primal-dual active set: a handful of passes, whatever the number of rows.
 
     Each round takes a guess of the edges that fuse, solves for x (group means) and u (running sums), and corrects the
     guess where they contradict it; a guess without contradiction is the solution. Isotonic regression, with one bound,
@@ -51,32 +53,41 @@ def _active_set(values, bound, apart):
     rows that do not settle are solved by `follow_path`.
     """
     if values.shape[-1] == 1:
-        return values, torch.zeros_like(values, dtype=torch.long)
+        return torch.zeros_like(values[:, 1:])
     state = _first_guess(values, apart)
     if bound is None:
         state = state.clamp_(max=0)
-    free = None if not bool(apart.any()) else (~apart).to(values.dtype)
+    rounds = values.shape[-1] + 1 if bound is None else ROUNDS
+    # The slowest rows decide the number of rounds: the others leave as soon as they are half of the batch.
+    rows, settled = torch.arange(len(values), device=values.device), state
+    for _ in range(rounds):
+        changed = _correct(values, bound, apart, state)
+        moving = (changed != state).any(-1)
+        count = int(moving.sum())
+        state = changed
+        if count == 0:
+            break
+        if count * 2 < len(rows) and state.numel() > COMPACT_ABOVE:
+            settled = settled.index_copy(0, rows, state)
+            rows, values, apart, state = rows[moving], values[moving], apart[moving], state[moving]
+            bound = bound if bound is None else bound[moving]
+    else:
+        if bound is not None:
+            state[moving] = follow_path(values[moving], bound[moving])
+    return settled.index_copy(0, rows, state)
+
+
+def _correct(values, bound, apart, state):
+    """The next guess: split edges on which x moves the wrong way fuse; fused ones whose u leaves its interval split."""
     slack = ROUNDING * (values.abs().amax(-1, keepdim=True) + 1)
-    limit = -slack if bound is None else bound + slack
-    for _ in range(values.shape[-1] + 1 if bound is None else ROUNDS):
-        solution, groups = _solve_groups(values, bound, state)
-        dual = (solution - values).cumsum(-1)[:, :-1]
-        steps = solution[:, 1:] - solution[:, :-1]
-        if free is not None:
-            steps = steps * free
-        changed = state * (state * steps >= 0)
-        # On split edges the dual is at its bound, so nothing is added there.
-        if bound is None:
-            changed -= (dual < limit) * (1 - state.abs())
-        else:
-            changed += dual.sign() * (dual.abs() > limit)
-        if torch.equal(changed, state):
-            return solution, groups
-        last, state = state, changed
-    if bound is not None:
-        stuck = (last != state).any(-1)
-        state[stuck] = follow_path(values[stuck], bound[stuck])
-    return _solve_groups(values, bound, state)
+    solution, _ = _solve_groups(values, bound, state)
+    dual = (solution - values).cumsum(-1)[:, :-1]
+    steps = (solution[:, 1:] - solution[:, :-1]).masked_fill_(apart, 0)
+    changed = state * (state * steps >= 0)
+    # On split edges the dual is at its bound, so nothing is added there.
+    if bound is None:
+        return changed.sub_((dual < -slack) * (1 - state.abs()))
+    return changed.add_(dual.sign() * (dual.abs() > bound + slack))
 
 
 def _first_guess(values, apart):

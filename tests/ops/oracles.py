@@ -1,6 +1,7 @@
 """Slow solvers that share nothing with the package: bisection in float64 and with many digits."""
 
-import mpmath
+from decimal import Decimal, localcontext
+
 import torch
 
 
@@ -17,29 +18,31 @@ def entmax_oracle(scores, alpha):
     return (scaled - low).clamp(min=0).pow(1 / exponent)
 
 
-def entmax_mpmath(row, alpha, digits=60):
-    """The same for one list of numbers, with `digits` digits: right for any alpha > 1."""
-    with mpmath.workdps(digits):
-        exponent = mpmath.mpf(alpha) - 1
-        scaled = [mpmath.mpf(x) * exponent for x in row]
+def entmax_digits(row, alpha, digits=50):
+    """The same for one list of numbers, with `digits` digits: right for any alpha > 1. Returns decimals."""
+    with localcontext() as context:
+        context.prec = digits
+        exponent = Decimal(alpha) - 1
+        scaled = [Decimal(x) * exponent for x in row]
         top = max(scaled)
         scaled = [x - top for x in scaled]
-        low, high = mpmath.mpf(-1), mpmath.mpf(0)
+        low, high = Decimal(-1), Decimal(0)
         for _ in range(int(digits * 3.4)):
             middle = (low + high) / 2
             above = sum((x - middle) ** (1 / exponent) for x in scaled if x > middle) >= 1
             low, high = (middle, high) if above else (low, middle)
-        return [float((x - low) ** (1 / exponent)) if x > low else 0.0 for x in scaled]
+        return [(x - low) ** (1 / exponent) if x > low else Decimal(0) for x in scaled]
 
 
-def fenchel_young_mpmath(row, target, alpha, digits=60):
-    """`<p - q, z> + H(p) - H(q)` for the target distribution `target`, with `digits` digits."""
-    probs = entmax_mpmath(row, alpha, digits)
-    with mpmath.workdps(digits):
-        a = mpmath.mpf(alpha)
+def fenchel_young_digits(row, target, alpha, digits=50):
+    """`<p - q, z> + H(p) - H(q)` for the target distribution `target`, with `digits` digits, as a float."""
+    probs = entmax_digits(row, alpha, digits)
+    with localcontext() as context:
+        context.prec = digits
+        a = Decimal(alpha)
 
         def entropy(p):
-            return sum(mpmath.mpf(x) - mpmath.mpf(x) ** a for x in p) / (a * (a - 1))
+            return sum(x - x**a for x in map(Decimal, p) if x) / (a * (a - 1))
 
-        linear = sum((mpmath.mpf(p) - mpmath.mpf(q)) * mpmath.mpf(z) for p, q, z in zip(probs, target, row))
+        linear = sum((p - Decimal(q)) * Decimal(z) for p, q, z in zip(probs, target, row))
         return float(linear + entropy(probs) - entropy(target))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import entmax_mpmath, entmax_oracle
+from oracles import entmax_digits, entmax_oracle
 
 from fairseq_entmax.ops import entmax, entmax15, sparsemax
 
@@ -40,10 +40,10 @@ def test_matches_oracle(alpha, size, scale):
 
 
 @pytest.mark.parametrize("alpha", [1.001, 1.25, 1.5, 2.0, 3.0, 10.0])
-def test_float64_matches_mpmath(alpha):
+def test_float64_matches_many_digits(alpha):
     for scale in (0.05, 1, 4):
         row = (torch.randn(9, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * scale).tolist()
-        expected = torch.tensor(entmax_mpmath(row, alpha), dtype=torch.float64)
+        expected = torch.tensor([float(x) for x in entmax_digits(row, alpha)], dtype=torch.float64)
         assert (entmax(torch.tensor(row, dtype=torch.float64), alpha) - expected).abs().max() < 1e-12
 
 

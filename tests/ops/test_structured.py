@@ -233,7 +233,8 @@ def check_chain(values, low, high, solution):
 
 @pytest.mark.parametrize("kind", ["random", "ties", "walk", "alternating"])
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 80])
-def test_chain_solvers_agree(size, kind):
+def test_chain_solvers_agree(size, kind, monkeypatch):
+    monkeypatch.setattr(fusion, "COMPACT_ABOVE", 1000)
     generator = torch.Generator().manual_seed(size)
     for strength in (0.0, 0.01, 0.1, 1.0, 5.0):
         values = torch.randn(60, size, dtype=torch.float64, generator=generator)

@@ -67,7 +67,9 @@ class BeamSearch(Search):
         bound = options.objective.bound(high.clamp(max=0.0), self.step + 1, max_len)
         below = bound < self.threshold.index_select(0, active).unsqueeze(1)
         bounded = chosen & ~alive & below.gather(1, index) if options.bounding else torch.zeros_like(chosen)
-        bound.scatter_(1, index, torch.where(alive | bounded, bound.new_tensor(-math.inf), bound.gather(1, index)))
+        nothing, goes = bound.new_tensor(-math.inf), alive | bounded
+        bound.scatter_(1, index, torch.where(goes, nothing, bound.gather(1, index)))
+        high = high.scatter(1, index, torch.where(goes, nothing, high.gather(1, index)))
         full = count > chosen.sum(dim=1)
         columns = (
             active,
@@ -76,8 +78,9 @@ class BeamSearch(Search):
             full | (chosen & ~alive & ~bounded).any(dim=1),
             bounded.any(dim=1),
             bound.max(dim=1).values,
+            high.max(dim=1).values,
         )
-        for s, dropped, outbounded, any_dropped, any_bounded, drop_bound in zip(*(c.tolist() for c in columns)):
+        for s, dropped, outbounded, any_dropped, any_bounded, drop_bound, top in zip(*(c.tolist() for c in columns)):
             ledger = self.sentences[s].ledger
             ledger.bounded += outbounded
             ledger.any_bounded |= any_bounded
@@ -85,6 +88,7 @@ class BeamSearch(Search):
                 ledger.dropped += max(dropped, 0.0)
                 ledger.any_dropped = True
                 ledger.drop_bound = max(ledger.drop_bound, drop_bound)
+                ledger.drop_logprob = max(ledger.drop_logprob, min(top, 0.0))
 
 
 class SamplingSearch(Search):

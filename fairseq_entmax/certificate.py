@@ -71,6 +71,17 @@ class Objective:
         shortest = torch.full_like(longest, max(n_tokens, self.min_len) + 1).minimum(longest)
         return torch.maximum(logprob / shortest**self.lenpen, logprob / longest**self.lenpen)
 
+    def safe_length(self, dropped: float, best: float) -> Optional[int]:
+        """Longest output that cannot beat `best` although prefixes of log score up to `dropped` were dropped.
+
+        Below such a prefix an output of length L scores at most ``dropped / L ** lenpen``, which exceeds `best` only if
+        ``L ** lenpen > dropped / best`` (both are negative).
+        """
+        if not self.is_normalized or self.lenpen < 0 or not -math.inf < dropped <= 0 or not -math.inf < best < 0:
+            return None
+        longest = (dropped / best) ** (1 / self.lenpen)
+        return math.floor(longest) if longest < 1e9 else 10**9
+
 
 @dataclass
 class Certificate:
@@ -87,6 +98,8 @@ class Certificate:
         decoder_rows: decoder rows computed for this sentence.
         margin: lower bound of the distance from the best score to everything dropped, rounding errors taken off;
             None when nothing was dropped.
+        safe_length: with length normalisation and a positive length penalty, no output of at most this many tokens (end
+            of sentence counted) that was dropped can beat the best one; None when nothing was dropped.
     """
 
     certificate: str
@@ -96,6 +109,7 @@ class Certificate:
     strings: int
     decoder_rows: int
     margin: Optional[float] = None
+    safe_length: Optional[int] = None
 
 
 @dataclass
@@ -104,8 +118,8 @@ class Ledger:
 
     `finished`: enumerated outputs; `dropped`: prefixes the beam had no room for (or given up by the stopping rule);
     `bounded`: prefixes that cannot enter the n-best list; `blocked`: what an option or a limit forbids, by its name.
-    `drop_bound` is the highest upper bound (rounding error added) of all `dropped` prefixes, `limit_bound` that of the
-    prefixes cut by the length limit.
+    `drop_bound` is the highest upper bound (rounding error added) of all `dropped` prefixes and `drop_logprob` their
+    highest log score; `limit_bound` is the bound of the prefixes cut by the length limit.
     """
 
     total: float = 1.0
@@ -114,6 +128,7 @@ class Ledger:
     bounded: float = 0.0
     blocked: Dict[str, float] = field(default_factory=dict)
     drop_bound: float = -math.inf
+    drop_logprob: float = -math.inf
     limit_bound: float = -math.inf
     any_dropped: bool = False
     any_bounded: bool = False
@@ -154,9 +169,10 @@ def certify(
     if not objective.is_normalized:
         bound = max(bound, ledger.limit_bound)
     margin = best_score_low - bound if bound > -math.inf and best_score > -math.inf else None
+    safe_length = objective.safe_length(ledger.drop_logprob, best_score_low) if void is None else None
 
     def result(kind: str, reason: str) -> Certificate:
-        return Certificate(kind, reason, objective.name, min(mass, 1.0), strings, decoder_rows, margin)
+        return Certificate(kind, reason, objective.name, min(mass, 1.0), strings, decoder_rows, margin, safe_length)
 
     if void is not None:
         return result(NONE, void)

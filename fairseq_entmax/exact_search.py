@@ -97,10 +97,10 @@ class ThresholdSearch(Search):
         mass = self._mass()[row] * p
         promising = bound >= self.limit()[sentence]
         self._account_bounded(sentence[~promising], mass[~promising])
-        row, token, p, increment, sentence, bound, mass = (
-            x[promising] for x in (row, token, p, increment, sentence, bound, mass)
+        row, token, p, increment, sentence, bound, mass, high = (
+            x[promising] for x in (row, token, p, increment, sentence, bound, mass, high)
         )
-        keep = self._within_budget(sentence, bound, mass)
+        keep = self._within_budget(sentence, bound, mass, high)
         fits = self._within_memory(keep, bound)
         for i in (keep & ~fits).nonzero().squeeze(1).tolist():
             self._defer(i, row, token, p, increment, bound, mass, token_error)
@@ -119,7 +119,7 @@ class ThresholdSearch(Search):
             self.sentences[s].ledger.bounded += totals[s].item()
             self.sentences[s].ledger.any_bounded = True
 
-    def _within_budget(self, sentence: Tensor, bound: Tensor, mass: Tensor) -> Tensor:
+    def _within_budget(self, sentence: Tensor, bound: Tensor, mass: Tensor, high: Tensor) -> Tensor:
         """The most promising candidates that each sentence can still pay for; the rest is dropped."""
         keep = torch.ones_like(sentence, dtype=torch.bool)
         waiting = [0] * len(self.sentences)
@@ -133,7 +133,7 @@ class ThresholdSearch(Search):
             order = bound[mine].argsort(descending=True, stable=True)
             out = mine[order[max(left, 0) :]]
             keep[out] = False
-            drop(self.sentences[s], mass[out].sum().item(), bound[out].max().item())
+            drop(self.sentences[s], mass[out].sum().item(), bound[out].max().item(), high[out].max().item())
         return keep
 
     def _within_memory(self, keep: Tensor, bound: Tensor) -> Tensor:
@@ -160,11 +160,12 @@ class ThresholdSearch(Search):
         )
 
 
-def drop(sentence: Sentence, mass: float, bound: float) -> None:
+def drop(sentence: Sentence, mass: float, bound: float, logprob: float) -> None:
     """Enter prefixes that are given up into the ledger."""
     sentence.ledger.dropped += mass
     sentence.ledger.any_dropped = True
     sentence.ledger.drop_bound = max(sentence.ledger.drop_bound, bound)
+    sentence.ledger.drop_logprob = max(sentence.ledger.drop_logprob, logprob)
 
 
 def search_above(
@@ -198,7 +199,7 @@ def search_above(
                 sentence.ledger.bounded += prefix.mass
                 sentence.ledger.any_bounded = True
             elif sentence.decoder_rows + len(prefix.tokens) > budget:
-                drop(sentence, prefix.mass, prefix.bound)
+                drop(sentence, prefix.mass, prefix.bound, min(prefix.score + prefix.rise, 0.0))
             else:
                 still.append(prefix)
         if not still:

@@ -14,6 +14,7 @@ from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 
 from .certificate import COMPLETE, OPTIMAL
+from .compat_fairseq import check_batch_buckets
 from .generator import EXACT_BUDGET, EntmaxGenerator, SparseGenerator
 from .output import checkpoint_output_alpha, is_sparse, output_alpha, set_output_alpha
 from .records import CertificateRecorder
@@ -130,6 +131,7 @@ class TranslationEntmaxTask(TranslationTask):
     def setup_task(cls, cfg: TranslationEntmaxConfig, **kwargs):
         if not cfg.data:
             raise ValueError("no data folder given: name the folder that fairseq-preprocess wrote")
+        check_batch_buckets(cfg.num_batch_buckets)
         return super().setup_task(cfg, **kwargs)
 
     # ------------------------------------------------------------------ data: no sentence is lost

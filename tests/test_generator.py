@@ -427,6 +427,9 @@ def test_thousands_of_automata__cases_4_5_26_29(beam, nbest, min_len, name, norm
         assert found.mass >= sum(math.exp(strings[t]) for t in got) - 1e-6 and found.mass <= 1
         if found.certificate != "none":
             assert ranked[0] >= max(scores.values()) - tolerance
+        if found.safe_length is not None:
+            short = [s for t, s in scores.items() if len(t) <= found.safe_length]
+            assert not short or ranked[0] >= max(short) - tolerance
         if found.certificate == "complete":
             assert found.strings == len(strings) and found.mass == pytest.approx(1.0, abs=1e-9)
         if not ties:

@@ -37,11 +37,12 @@ class RowsPlan(NamedTuple):
 
 
 class LongPlan(NamedTuple):
-    """One long row a program."""
+    """One long row a program, and how many registers a thread may have (without a limit the compiler prefers 64)."""
 
     blocks: int
     block_tile: int
     warps: int
+    registers: int
 
 
 def rows_plan(size, kind, loss=False):
@@ -53,10 +54,14 @@ def rows_plan(size, kind, loss=False):
     return RowsPlan(rows, columns, max(1, min(most, rows * columns // 128)), capacity)
 
 
-def long_plan(size):
+def long_plan(size, kind, smooth=False):
     blocks = triton.cdiv(size, 128)
-    # A narrower tile tempts the compiler into 64 registers, with spills.
-    return LongPlan(blocks, max(256, triton.next_power_of_2(blocks)), 8)
+    tile = max(256, triton.next_power_of_2(blocks))
+    if tile > 1024:
+        registers = 168
+    else:
+        registers = 80 if kind in (HALF.value, ONE.value) and not smooth else 128
+    return LongPlan(blocks, tile, 8, registers)
 
 
 def structured_plan(size):
@@ -124,13 +129,13 @@ def entmax_forward(scores: Tensor, alpha: float, alphas: Optional[Tensor]) -> Tu
                 KIND=kind, ROWS=plan.rows, COLUMNS=plan.columns, num_warps=plan.warps,
             )  # fmt: skip
             return probs, *_support_lists(scores, 0)
-        plan = long_plan(size)
+        plan = long_plan(size, kind)
         probs = torch.zeros(scores.shape, dtype=scores.dtype, device=scores.device)
         lists = _support_lists(scores, LIST)
         maxima = torch.empty(rows, plan.blocks, dtype=torch.float32, device=scores.device)
         kernels_long.entmax_long_kernel[(rows,)](
             scores, probs, alphas, *lists, maxima, exponent, size, plan.blocks, stride,
-            KIND=kind, BLOCKS=plan.block_tile, CAPACITY=LIST, WIDE=WIDE, num_warps=plan.warps,
+            KIND=kind, BLOCKS=plan.block_tile, CAPACITY=LIST, WIDE=WIDE, num_warps=plan.warps, maxnreg=plan.registers,
         )  # fmt: skip
     return probs, *lists
 
@@ -212,12 +217,13 @@ def loss_forward(
                 num_warps=plan.warps,
             )  # fmt: skip
         else:
-            plan = long_plan(size)
+            plan = long_plan(size, kind, smooth)
             maxima = torch.empty(rows, plan.blocks, dtype=torch.float32, device=logits.device)
             kernels_loss.loss_long_kernel[(rows,)](
                 logits, target, mask, loss, support, target_prob, correct.view(torch.int8), state, columns, values,
                 maxima, alpha - 1, gold, share, mask_size, ignore_index, size, plan.blocks, stride,
-                KIND=kind, SMOOTH=smooth, BLOCKS=plan.block_tile, CAPACITY=capacity, WIDE=WIDE, num_warps=plan.warps,
+                KIND=kind, SMOOTH=smooth, BLOCKS=plan.block_tile, CAPACITY=capacity, WIDE=WIDE,
+                num_warps=plan.warps, maxnreg=plan.registers,
             )  # fmt: skip
     return outputs
 

@@ -57,10 +57,11 @@ def signature_of(kernel, constants, matrix):
     return signature
 
 
-def resources(kernel, constants, matrix, capability, warps):
+def resources(kernel, constants, matrix, capability, warps, registers=None):
     """Registers a thread, bytes spilled and shared memory of one compiled kernel."""
     source = ASTSource(fn=kernel, signature=signature_of(kernel, constants, matrix), constexprs=constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    options = {"num_warps": warps, "maxnreg": registers}
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     ptx = compiled.asm["ptx"]
     architecture = re.search(r"\.target\s+(sm_\w+)", ptx).group(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -95,10 +96,12 @@ def jobs_of(kind, row_sizes, long_sizes):
                 yield loss.loss_rows_backward_kernel, {**tile, "SMOOTH": True}, loss_plan.warps
     lists = {"KIND": kind, "CAPACITY": launch.LIST, "WIDE": launch.WIDE}
     for size in long_sizes:
-        plan = launch.long_plan(size)
-        yield long.entmax_long_kernel, {**lists, **unused, "BLOCKS": plan.block_tile}, plan.warps
+        plan = launch.long_plan(size, kind)
+        searched = {**lists, "BLOCKS": plan.block_tile}
+        yield long.entmax_long_kernel, {**searched, **unused}, plan.warps, plan.registers
         for smooth in () if by_row else (False, True):
-            yield loss.loss_long_kernel, {**lists, "BLOCKS": plan.block_tile, "SMOOTH": smooth}, plan.warps
+            plan = launch.long_plan(size, kind, smooth)
+            yield loss.loss_long_kernel, {**searched, "SMOOTH": smooth}, plan.warps, plan.registers
     yield long.entmax_long_backward_kernel, {**lists, **unused, "TO_ALPHA": by_row}, 8
     if not by_row:
         yield loss.loss_long_backward_kernel, {**lists, "SMOOTH": True}, 8
@@ -113,28 +116,28 @@ def structured_jobs(sizes):
         yield structured.structured_backward_kernel, {"COLUMNS": columns, "SORTED": True}, warps
 
 
-def compile_for(capability, matrix, kernel, constants, warps, **more):
+def compile_for(capability, matrix, kernel, constants, *limits, **more):
     """Compile one kernel and print its record."""
-    record = {"kernel": kernel.__name__, "warps": warps, **more}
+    record = {"kernel": kernel.__name__, "warps": limits[0], **more}
     record.update((name.lower(), value) for name, value in constants.items() if name != "alphas_ptr")
-    record.update(resources(kernel, constants, matrix, capability, warps))
+    record.update(resources(kernel, constants, matrix, capability, *limits))
     print(json.dumps(record), flush=True)
 
 
 def main(everything):
     row_sizes = [2**n for n in range(4, 14)] if everything else [launch.SHORT, launch.IN_REGISTERS]
-    long_sizes = [launch.IN_REGISTERS * 2**n for n in range(1, 7)] if everything else [launch.LONGEST]
+    long_sizes = [launch.IN_REGISTERS * 2**n for n in range(1, 7)] if everything else [2**17]
     for kind, name in NAMES.items():
         whole = everything or kind == HALF.value
-        for kernel, constants, warps in jobs_of(kind, row_sizes, long_sizes):
+        for kernel, constants, *limits in jobs_of(kind, row_sizes, long_sizes):
             longest = constants.get("COLUMNS") in (None, launch.IN_REGISTERS)
             last = kernel.__name__ == "loss_rows_backward_kernel"  # whose largest tile is smaller
             costly = kernel.__name__ == "entmax_rows_kernel" or constants.get("SMOOTH") is False
             if not everything and not (longest and (whole or costly) or last and whole):
                 continue
             if whole:
-                compile_for(80, "*fp32", kernel, constants, warps, alpha=name)
-            compile_for(90, "*bf16", kernel, constants, warps, alpha=name)
+                compile_for(80, "*fp32", kernel, constants, *limits, alpha=name)
+            compile_for(90, "*bf16", kernel, constants, *limits, alpha=name)
     for kernel, constants, warps in structured_jobs([2**n for n in range(4, 11)] if everything else [1024]):
         compile_for(80, "*fp32", kernel, constants, warps)
         compile_for(90, "*bf16", kernel, constants, warps)

@@ -2,6 +2,7 @@
 
 from .alpha import LearnedAlpha
 from .budget import budget
+from .linear_loss import linear_entmax_loss
 from .loss import TokenLoss, entmax_loss, normmax_loss, token_entmax_loss
 from .mapping import entmax, entmax15, sparsemax
 from .normmax import normmax
@@ -15,6 +16,7 @@ __all__ = [
     "entmax15",
     "entmax_loss",
     "fusedmax",
+    "linear_entmax_loss",
     "normmax",
     "normmax_loss",
     "oscarmax",

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fairseq_entmax.ops import entmax_loss, linear_loss, token_entmax_loss
-from fairseq_entmax.ops.linear_loss import linear_entmax_loss, token_linear_entmax_loss
+from fairseq_entmax.ops import entmax_loss, linear_entmax_loss, linear_loss, token_entmax_loss
+from fairseq_entmax.ops.linear_loss import token_linear_entmax_loss
 
 CLASSES, DIM = 1100, 12
 
@@ -185,6 +185,10 @@ def test_class_that_is_excluded_by_its_bias_case_14():
 def test_low_precision_sums_in_float32_case_44(dtype, rows, scale, monkeypatch):
     """Up to 1024 blocks of one row: the error stays that of one product in low precision."""
     features, weight, bias, target = layer(rows=rows, classes=1030, dim=8, dtype=dtype, scale=scale)
+    try:
+        features @ weight.t()
+    except RuntimeError:
+        pytest.skip(f"this torch has no products in {dtype} on CPU")
     low = [features, weight, bias]
     exact = [x.detach().float().requires_grad_() for x in low]
 
@@ -205,6 +209,10 @@ def test_low_precision_sums_in_float32_case_44(dtype, rows, scale, monkeypatch):
 def test_float16_loss_does_not_overflow_case_43():
     features, weight = torch.full((40, 2), 100.0).half(), torch.zeros(1100, 2).half()
     weight[3] = 300.0
+    try:
+        features @ weight.t()
+    except RuntimeError:
+        pytest.skip("this torch has no products in float16 on CPU")
     loss = linear_entmax_loss(features, weight, torch.zeros(40, dtype=torch.long), reduction="sum")
     assert float(loss) == pytest.approx(40 * 60000, rel=1e-2)
 

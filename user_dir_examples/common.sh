@@ -3,6 +3,8 @@
 readonly root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly started=$SECONDS
 export PYTHONUNBUFFERED=1 PYTHONIOENCODING=utf-8
+# One thread is nearly as fast as two on small models, and far faster than two on a busy machine.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 say() {
   printf '[%4d s] %s\n' "$((SECONDS - started))" "$*"

@@ -1,5 +1,8 @@
 """Which backend computes an op: the Triton kernels where they can run, plain PyTorch elsewhere.
 
+The kernels are proved in Triton's interpreter and compiled ahead of time, but have not run on a GPU yet: until
+`benchmarks/gpu.sh` has passed on one, `auto` means PyTorch, and the kernels are asked for with `triton`.
+
 `FAIRSEQ_ENTMAX_BACKEND` (auto, torch or triton) forces one. Where the kernels cannot run, PyTorch takes over and the
 reason is logged once: at debug level, or as a warning when triton was asked for. With `TRITON_INTERPRET=1` and backend
 triton the kernels run on CPU tensors, slowly, for tests.
@@ -14,6 +17,7 @@ import torch
 
 VARIABLE = "FAIRSEQ_ENTMAX_BACKEND"
 CHOICES = ("auto", "torch", "triton")
+RAN_ON_A_GPU = False  # set when `benchmarks/gpu.sh` has passed
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 logger = logging.getLogger(__name__)
@@ -67,7 +71,7 @@ def _reason_against(device, dtype, size, structured):
 
 def _decide(device, dtype, size, structured):
     choice = chosen_backend()
-    if choice == "torch" or (choice == "auto" and device.type == "cpu"):
+    if choice == "torch" or (choice == "auto" and (device.type == "cpu" or not RAN_ON_A_GPU)):
         return False
     reason = _reason_against(device, dtype, size, structured)
     if reason is not None and (choice, reason) not in _logged:

@@ -62,6 +62,7 @@ def test_a_triton_that_cannot_be_imported_case_59(error, monkeypatch, caplog):
 
     monkeypatch.setenv("FAIRSEQ_ENTMAX_BACKEND", "auto")
     monkeypatch.setattr(torch.library, "custom_op", None, raising=False)
+    monkeypatch.setattr(backend, "RAN_ON_A_GPU", True)
     monkeypatch.setattr(backend, "_unusable_device", lambda device: None)
     monkeypatch.setattr(backend.importlib, "import_module", fail)
     with caplog.at_level(logging.DEBUG):
@@ -69,6 +70,16 @@ def test_a_triton_that_cannot_be_imported_case_59(error, monkeypatch, caplog):
             assert not backend._decide(torch.device("cuda", 1), torch.float16, 100, False)
     ((level, text),) = messages(caplog)
     assert level == "DEBUG" and f"triton cannot be imported: {type(error).__name__}: {error}" in text
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_kernels_that_never_ran_on_a_gpu_wait_to_be_asked_for(ran, monkeypatch):
+    monkeypatch.setattr(backend, "RAN_ON_A_GPU", ran)
+    monkeypatch.setattr(backend, "_reason_against", lambda *args: None)
+    device = torch.device("cuda", 0)
+    for choice, expected in (("auto", ran), ("triton", True), ("torch", False)):
+        monkeypatch.setenv("FAIRSEQ_ENTMAX_BACKEND", choice)
+        assert backend._decide(device, torch.float16, 100, False) is expected
 
 
 def test_old_torch_has_no_custom_ops(monkeypatch):

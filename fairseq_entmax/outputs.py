@@ -152,14 +152,19 @@ def _encode(text: Text, dictionary, append_eos: bool) -> Tensor:
     return dictionary.encode_line(text, append_eos=append_eos, add_if_not_exist=False).long()
 
 
+def decoding_task(data: str):
+    """The task `translation_entmax` for a folder that fairseq-preprocess wrote, to load models under."""
+    from fairseq import tasks
+    from omegaconf import OmegaConf
+
+    return tasks.setup_task(OmegaConf.create({"_name": "translation_entmax", "data": data}))
+
+
 def interactive_suggest(path: str, data: str) -> int:
     """`python -m fairseq_entmax suggest MODEL DATA`: asks for a source, then shows candidates after each prefix."""
-    from fairseq import checkpoint_utils, tasks
+    from fairseq import checkpoint_utils
 
-    from .task import TranslationEntmaxConfig
-
-    task = tasks.setup_task(TranslationEntmaxConfig(_name="translation_entmax", data=data))
-    models, _ = checkpoint_utils.load_model_ensemble(path.split(":"), task=task)
+    models, _ = checkpoint_utils.load_model_ensemble(path.split(":"), task=decoding_task(data))
     print("Type a source line, then the output so far, again and again; an empty line starts a new source.", flush=True)
     source: Optional[str] = None
     while True:

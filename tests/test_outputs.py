@@ -11,6 +11,7 @@ from helpers import EOS, FIRST, Automaton, letters, script_model, script_sample
 from test_generator import HALVES, TWO_STRINGS
 
 import fairseq_entmax
+from fairseq_entmax.outputs import decoding_task
 
 
 def model_of(*tables):
@@ -36,11 +37,9 @@ def test_enumerate_outputs_names_mistakes(kwargs, match):
 
 @pytest.fixture(scope="module")
 def loaded(corpus, trained):
-    from fairseq import checkpoint_utils, tasks
+    from fairseq import checkpoint_utils
 
-    from fairseq_entmax.task import TranslationEntmaxConfig
-
-    task = tasks.setup_task(TranslationEntmaxConfig(_name="translation_entmax", data=corpus))
+    task = decoding_task(corpus)
     models, _ = checkpoint_utils.load_model_ensemble([str(trained)], task=task)
     return models, task
 
@@ -82,7 +81,7 @@ def test_suggest_on_the_command_line(corpus, trained, tmp_path):
     done = command("suggest", trained, corpus, text="a b c\na\n\nd e\n")
     assert done.returncode == 0, done.stderr
     prompts = done.stdout.count("source> ")
-    assert prompts == 3 and "  b\n" in done.stdout and "</s>" not in done.stdout.split("prefix> ")[0]
+    assert prompts == 2 and "  b\n" in done.stdout and "</s>" not in done.stdout.split("prefix> ")[0]
     missing = command("suggest", tmp_path / "none.pt", corpus)
     assert missing.returncode != 0 and missing.stderr.strip().endswith("none.pt") and "MODEL" in missing.stderr
 

@@ -64,6 +64,9 @@ def long_plan(size, kind, smooth=False):
     return LongPlan(blocks, tile, 8, registers)
 
 
+STRUCTURED_REGISTERS = 128  # a thread; left alone, the compiler stops lower and spills
+
+
 def structured_plan(size):
     """Columns of the tile and warps."""
     columns = max(16, triton.next_power_of_2(size))
@@ -282,8 +285,9 @@ def structured_forward(
         kernel = kernels_structured.oscarmax_kernel if by_rank else kernels_structured.fusedmax_kernel
         outputs = (probs, starts, order) if by_rank else (probs, starts)
         kernel[(len(scores),)](
-            scores, used.view(torch.int8), *outputs, strength, gamma, scores.shape[1], COLUMNS=columns, num_warps=warps
-        )
+            scores, used.view(torch.int8), *outputs, strength, gamma, scores.shape[1],
+            COLUMNS=columns, num_warps=warps, maxnreg=STRUCTURED_REGISTERS,
+        )  # fmt: skip
     return probs, starts, order
 
 

@@ -111,8 +111,8 @@ def structured_jobs(sizes):
     structured = launch.kernels_structured
     for size in sizes:
         columns, warps = launch.structured_plan(size)
-        yield structured.fusedmax_kernel, {"COLUMNS": columns}, warps
-        yield structured.oscarmax_kernel, {"COLUMNS": columns}, warps
+        yield structured.fusedmax_kernel, {"COLUMNS": columns}, warps, launch.STRUCTURED_REGISTERS
+        yield structured.oscarmax_kernel, {"COLUMNS": columns}, warps, launch.STRUCTURED_REGISTERS
         yield structured.structured_backward_kernel, {"COLUMNS": columns, "SORTED": True}, warps
 
 
@@ -138,9 +138,9 @@ def main(everything):
             if whole:
                 compile_for(80, "*fp32", kernel, constants, *limits, alpha=name)
             compile_for(90, "*bf16", kernel, constants, *limits, alpha=name)
-    for kernel, constants, warps in structured_jobs([2**n for n in range(4, 11)] if everything else [1024]):
-        compile_for(80, "*fp32", kernel, constants, warps)
-        compile_for(90, "*bf16", kernel, constants, warps)
+    for kernel, constants, *limits in structured_jobs([2**n for n in range(4, 11)] if everything else [1024]):
+        compile_for(80, "*fp32", kernel, constants, *limits)
+        compile_for(90, "*bf16", kernel, constants, *limits)
 
 
 if __name__ == "__main__":

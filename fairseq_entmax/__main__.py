@@ -1,9 +1,9 @@
-"""Command line: `python -m fairseq_entmax user-dir | doctor | suggest`."""
+"""Command line: `python -m fairseq_entmax user-dir | doctor | suggest | report | mappings`."""
 
 import argparse
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -38,20 +38,93 @@ def suggest(model: str, data: str) -> int:
     return interactive_suggest(model, data)
 
 
-COMMANDS = {"user-dir": user_dir, "doctor": doctor, "suggest": suggest}
+def report(
+    certificates: str, out: str, compare: Optional[str], reference: Optional[str], sentences: Optional[List[List[int]]]
+) -> int:
+    """Draws what a model did."""
+    try:
+        from .report import build_report
+
+        chosen: Optional[Sequence[int]] = None if sentences is None else [i for group in sentences for i in group]
+        written = build_report(certificates, out, compare=compare, reference=reference, sentences=chosen)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        raise _one_line("report", error) from None
+    print(f"{written[0]}\n{len(written) - 1} pictures in {Path(written[0]).parent / 'images'}")
+    return 0
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def mappings(out: str) -> int:
+    """Draws the mappings."""
+    try:
+        from .mappings import draw_mappings
+
+        draw_mappings(out)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        raise _one_line("mappings", error) from None
+    print(out)
+    return 0
+
+
+def _one_line(command: str, error: Exception) -> SystemExit:
+    """What ends the command with one line; where a package for pictures is missing, it says how to get it."""
+    message = str(error)
+    if isinstance(error, ModuleNotFoundError):
+        if error.name not in ("matplotlib", "jinja2", "markupsafe"):
+            raise error
+        message = f"{error.name} is not installed: pip install 'fairseq-entmax[report]'"
+    return SystemExit(f"python -m fairseq_entmax {command}: error: {message}")
+
+
+def _ids(text: str) -> List[int]:
+    """Ids with commas between them."""
+    return [int(item) for item in text.split(",") if item]
+
+
+_ids.__name__ = "ids"  # argparse names it in its message
+
+COMMANDS = {"user-dir": user_dir, "doctor": doctor, "suggest": suggest, "report": report, "mappings": mappings}
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = _OneLineParser(
         prog="python -m fairseq_entmax", description="Helpers of the fairseq plugin fairseq-entmax."
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_OneLineParser)
     commands.add_parser("user-dir", help="print the folder to give to --user-dir of the fairseq commands")
     commands.add_parser("doctor", help="check the installation: versions, fairseq, checkpoints; non-zero if unusable")
+
     suggest_parser = commands.add_parser("suggest", help="show the possible next symbols after each typed prefix")
     suggest_parser.add_argument("model", metavar="MODEL", help="checkpoint, or several with colons between them")
     suggest_parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess wrote")
-    args = vars(parser.parse_args(arguments))
+
+    about = "draw what a model did, as one HTML page and pictures, from a certificate file"
+    report_parser = commands.add_parser("report", help=about, description=about)
+    report_parser.add_argument("certificates", metavar="CERTIFICATES.jsonl", help="what --certificate-file wrote")
+    report_parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
+    report_parser.add_argument(
+        "--compare", metavar="OTHER.jsonl", help="certificate file of another run over the same sentences"
+    )
+    report_parser.add_argument(
+        "--reference", metavar="FILE", help="the right outputs, a line for each id from 0, written as the outputs are"
+    )
+    report_parser.add_argument(
+        "--sentences",
+        metavar="IDS",
+        nargs="+",
+        type=_ids,
+        help="sentences to draw to files and list first (3 17 or 3,17); default: widest, longest, most ambiguous",
+    )
+
+    about = "draw the mappings: probability against score for several alpha, and the structured ones"
+    mappings_parser = commands.add_parser("mappings", help=about, description=about)
+    mappings_parser.add_argument(
+        "--out", metavar="FILE", required=True, help="picture to write; its ending (.png, .svg, .pdf) says the format"
+    )
+    return parser
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    args = vars(_parser().parse_args(arguments))
     return COMMANDS[args.pop("command")](**args)
 
 

@@ -1,6 +1,8 @@
 """Beam search and sampling: which hypotheses of a step go on."""
 
-import math
+import itertools
+from collections import Counter
+from typing import List, NamedTuple, Tuple
 
 import torch
 from torch import Tensor
@@ -11,84 +13,122 @@ from .search_state import Extension, TokenError
 SAMPLING = "sampling"
 
 
+class Candidates(NamedTuple):
+    """Possible continuations of the live rows, ordered by sentence and row: the best `beam_size` + 1 of each row.
+
+    Tensors `(candidates,)`: `row`, `token`, `increment` (log score of the token), `true` (its probability). Lists, from
+    which it is quicker to choose: `score` so far, `bound` of what continues it, `high` (log score with rounding errors
+    added), `mass` (probability of the prefix), `now` (what it would score if it ended at its present length), and with
+    constraints `progress` (number of their tokens that have been said).
+    """
+
+    row: Tensor
+    token: Tensor
+    increment: Tensor
+    true: Tensor
+    score: List[float]
+    bound: List[float]
+    high: List[float]
+    mass: List[float]
+    now: List[float]
+    progress: List[int]
+
+
 class BeamSearch(Search):
     """The best `beam_size` prefixes of each sentence go on; the rest is entered into its ledger with its bound."""
 
     def choose(self, probs: Tensor, scores: Tensor, token_error: TokenError) -> Extension:
         self._finish(probs, scores, token_error)
-        sentence, beam = self.rows.sentence, self.options.beam_size
-        top, token = scores.topk(min(beam + 1, scores.size(1)), dim=-1)
-        true = probs.gather(1, token)
-        # Pack the candidates of a sentence into one line: (active sentences, most rows of one, candidates of a row).
-        active, owner, n_rows = torch.unique_consecutive(sentence, return_inverse=True, return_counts=True)
-        first = n_rows.cumsum(0) - n_rows
-        slot = torch.arange(len(self.rows), device=self.device) - first.index_select(0, owner)
-        packed = scores.new_full((active.numel(), int(n_rows.max()), top.size(1)), -math.inf)
-        packed[owner, slot] = self.rows.score.unsqueeze(1) + top.log()
-        high = packed.new_full(packed.shape, -math.inf)  # with rounding errors added
-        high[owner, slot] = packed[owner, slot] + (self.rows.rise.unsqueeze(1) + token_error.rise(true))
-        packed, high = packed.flatten(1), high.flatten(1)
-        best, index = packed.topk(min(beam, packed.size(1)), dim=-1)
-        chosen = best > -math.inf
-        alive = self._prune(active, chosen, best, high.gather(1, index))
-        parent = first.unsqueeze(1) + torch.div(index, top.size(1), rounding_mode="floor")
-        parent = parent.clamp(max=len(self.rows) - 1)  # empty places of a line point anywhere
-        column = index % top.size(1)
-        self._account_dropped(active, owner, probs, scores, high, index, chosen, alive, parent, column, true)
-        parent, column = parent[alive], column[alive]
-        return Extension(parent, token[parent, column], top[parent, column].log(), true[parent, column].log())
+        candidates = self._candidates(probs, scores, token_error)
+        left = torch.zeros(len(self.sentences), dtype=torch.float64, device=self.device)
+        left = left.index_add_(0, self.rows.sentence, self._mass() * probs.sum(dim=-1)).tolist()
+        threshold, kept, first = self.threshold.tolist(), [], 0
+        sentence = self.rows.sentence[candidates.row].tolist()
+        for s, group in itertools.groupby(sentence):
+            last = first + len(list(group))
+            kept += self._choose(s, candidates, range(first, last), threshold[s], left[s])
+            first = last
+        chosen = torch.tensor(kept, dtype=torch.long, device=self.device)
+        row, token, increment, true = (x[chosen] for x in candidates[:4])
+        return Extension(row, token, increment, true.log())
 
-    def _prune(self, active: Tensor, chosen: Tensor, score: Tensor, high: Tensor) -> Tensor:
-        """Which of the chosen prefixes can still enter the n-best list: `(active, beam)`."""
-        options = self.options
-        threshold = self.threshold.index_select(0, active).unsqueeze(1)
-        alive = chosen
-        if not options.bounding:
-            return alive
-        max_len = self.max_len.index_select(0, active).unsqueeze(1)
-        alive = alive & ~(options.objective.bound(high.clamp(max=0.0), self.step + 1, max_len) < threshold)
-        if options.objective.is_normalized:
+    def _candidates(self, probs: Tensor, scores: Tensor, token_error: TokenError) -> Candidates:
+        rows, objective, length = self.rows, self.options.objective, self.step + 1
+        top, token = scores.topk(min(self.options.beam_size + 1, scores.size(1)), dim=-1)
+        row, column = top.nonzero(as_tuple=True)
+        token, progress = token[row, column], []
+        if self.constraints is not None:
+            row, token, progress = self._with_constraints(scores, row, token)
+        p = scores[row, token]
+        true = p if scores is probs else probs[row, token]
+        increment = p.log()
+        score = rows.score[row] + increment
+        high = (score + (rows.rise[row] + token_error.rise(true))).clamp(max=0.0)
+        bound = objective.bound(high, length, self.max_len[rows.sentence[row]])
+        now = objective.score(score, length)
+        lists = (x.tolist() for x in (score, bound, high, self._mass()[row] * true, now))
+        return Candidates(row, token, increment, true, *lists, progress)
+
+    def _with_constraints(self, scores: Tensor, row: Tensor, token: Tensor) -> Tuple[Tensor, Tensor, List[int]]:
+        """Adds the continuations that lead on in the constraints, and the progress of all."""
+        pairs = list(zip(row.tolist(), token.tolist()))
+        known, sentence = set(pairs), self.rows.sentence.tolist()
+        useful = [(r, t) for r, s in enumerate(sentence) for t in self.constraints[s].next_tokens(self.said[r])]
+        useful = sorted(pair for pair in set(useful) - known if scores[pair] > 0)
+        pairs = sorted(pairs + useful, key=lambda pair: pair[0])
+        progress = []
+        for r, t in pairs:
+            constraints = self.constraints[sentence[r]]
+            progress.append(constraints.progress(constraints.advance(self.said[r], t)))
+        row, token = torch.tensor(pairs, dtype=torch.long, device=self.device).view(-1, 2).unbind(1)
+        return row, token, progress
+
+    def _choose(self, s: int, candidates: Candidates, places: range, threshold: float, left: float) -> List[int]:
+        """Which candidates of sentence `s` go on, best first.
+
+        Args:
+            places: the candidates of the sentence.
+            threshold: what an output must reach to enter the n-best list.
+            left: probability of all that can go on, also beyond the candidates.
+        """
+        ledger, options = self.sentences[s].ledger, self.options
+        ranked = sorted(places, key=candidates.score.__getitem__, reverse=True)
+        if self.constraints is not None:
+            ranked = in_turns(ranked, candidates.progress)
+        alive, dropped = ranked[: options.beam_size], ranked[options.beam_size :]
+        if options.bounding:
+            bounded = [i for i in alive if candidates.bound[i] < threshold]
+            if bounded:
+                alive = [i for i in alive if candidates.bound[i] >= threshold]
+                lost = sum(candidates.mass[i] for i in bounded)
+                ledger.bounded += lost
+                ledger.any_bounded = True
+                left -= lost
             # The bound of a normalised score falls slowly: stop when enough outputs are finished and no live prefix is
             # ahead of them at its present length. What is given up here counts as dropped.
-            ahead = (alive & (options.objective.score(score, self.step + 1) > threshold)).any(dim=1)
-            enough = torch.tensor([self.sentences[s].strings >= self.keep for s in active.tolist()], device=self.device)
-            alive = alive & (ahead | ~enough).unsqueeze(1)
+            if options.objective.is_normalized and self.sentences[s].strings >= self.keep:
+                if not any(candidates.now[i] > threshold for i in alive):
+                    alive, dropped = [], alive + dropped
+        if dropped:
+            ledger.any_dropped = True
+            ledger.dropped += max(left - sum(candidates.mass[i] for i in alive), 0.0)
+            ledger.drop_bound = max(ledger.drop_bound, *(candidates.bound[i] for i in dropped))
+            ledger.drop_logprob = max(ledger.drop_logprob, *(candidates.high[i] for i in dropped))
         return alive
 
-    def _account_dropped(self, active, owner, probs, scores, high, index, chosen, alive, parent, column, true) -> None:
-        """Enter what does not go on: no room in the beam or given up (`dropped`), or out-bounded (`bounded`)."""
-        options = self.options
-        row_mass = self._mass()
-        line = torch.zeros(active.numel(), dtype=torch.float64, device=self.device)
-        total = line.index_add(0, owner, row_mass * probs.sum(dim=-1))
-        count = torch.zeros_like(active).index_add_(0, owner, scores.gt(0).sum(dim=-1))
-        mass = torch.where(chosen, row_mass[parent] * true[parent, column], torch.zeros_like(high.gather(1, index)))
-        max_len = self.max_len.index_select(0, active).unsqueeze(1)
-        bound = options.objective.bound(high.clamp(max=0.0), self.step + 1, max_len)
-        below = bound < self.threshold.index_select(0, active).unsqueeze(1)
-        bounded = chosen & ~alive & below.gather(1, index) if options.bounding else torch.zeros_like(chosen)
-        nothing, goes = bound.new_tensor(-math.inf), alive | bounded
-        bound.scatter_(1, index, torch.where(goes, nothing, bound.gather(1, index)))
-        high = high.scatter(1, index, torch.where(goes, nothing, high.gather(1, index)))
-        full = count > chosen.sum(dim=1)
-        columns = (
-            active,
-            total - (mass * (alive | bounded)).sum(dim=1),
-            (mass * bounded).sum(dim=1),
-            full | (chosen & ~alive & ~bounded).any(dim=1),
-            bounded.any(dim=1),
-            bound.max(dim=1).values,
-            high.max(dim=1).values,
-        )
-        for s, dropped, outbounded, any_dropped, any_bounded, drop_bound, top in zip(*(c.tolist() for c in columns)):
-            ledger = self.sentences[s].ledger
-            ledger.bounded += outbounded
-            ledger.any_bounded |= any_bounded
-            if any_dropped:
-                ledger.dropped += max(dropped, 0.0)
-                ledger.any_dropped = True
-                ledger.drop_bound = max(ledger.drop_bound, drop_bound)
-                ledger.drop_logprob = max(ledger.drop_logprob, min(top, 0.0))
+
+def in_turns(ranked: List[int], progress: List[int]) -> List[int]:
+    """The best of each stage of progress, furthest first; then the second best of each, and so on.
+
+    So prefixes that have said many of the constraints keep their share of the beam, however improbable they are
+    ("dynamic beam allocation", Post and Vilar 2018).
+    """
+    taken: Counter = Counter()
+    keyed = []
+    for i in ranked:
+        keyed.append((taken[progress[i]], -progress[i], i))
+        taken[progress[i]] += 1
+    return [i for _, _, i in sorted(keyed)]
 
 
 class SamplingSearch(Search):

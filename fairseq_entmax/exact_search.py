@@ -64,6 +64,8 @@ class ThresholdSearch(Search):
         self.script = torch.tensor([p.tokens for p in self.prefixes], device=self.device)
         self.state.reorder(sentence)
         self.rows = Rows(sentence, self.script[:, :1], zeros, zeros, zeros, zeros)
+        if self.constraints is not None:
+            self.said = [self.constraints[s].start for s in sentence.tolist()]
         return self
 
     def limit(self) -> Tensor:
@@ -238,7 +240,10 @@ def select_sentences(sample: Dict[str, Any], indices: List[int]) -> Dict[str, An
         return value.index_select(0, index.to(value.device)) if per_sentence else value
 
     net_input = {key: part(value) for key, value in sample["net_input"].items()}
-    return {"id": part(sample["id"]) if "id" in sample else index, "net_input": net_input}
+    selected = {"id": part(sample["id"]) if "id" in sample else index, "net_input": net_input}
+    if "phrases" in sample:
+        selected["phrases"] = [sample["phrases"][i] for i in indices]
+    return selected
 
 
 def prove(inputs: tuple, beam: Search, pending: List[int], budget: int) -> List[Sentence]:

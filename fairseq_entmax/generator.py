@@ -6,16 +6,17 @@ generator unchanged, anything else to the search of this package.
 
 import math
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from .beam import SAMPLING, BeamSearch, SamplingSearch
 from .certificate import BEAM, BUDGET, NONE, Certificate, Objective, certify
+from .constraints import KINDS, read_constraints
 from .ensemble import Ensemble, align
 from .exact_search import enumerate_mass, prove, select_sentences
-from .hypotheses import Hypothesis, complete_prefix, read_hypothesis
+from .hypotheses import Hypothesis, complete_prefix, read_hypotheses
 from .output import is_sparse, made_up_symbols, output_alpha
 from .search import ZERO_PREFIX, Search
 from .search_state import SearchOptions, Sentence
@@ -56,6 +57,8 @@ class SparseGenerator:
         eos: end of sentence (default: the dictionary's).
         symbols_to_strip_from_output: left out when outputs are printed.
         lm_model, lm_weight: language model fused into the scores.
+        diversity_rate: log score taken off for each place of a token among the continuations of its prefix.
+        constraints: None, "ordered" or "unordered": `generate` gets phrases that outputs must contain.
         nbest: outputs wanted; they may exceed the beam.
         bounding: drop prefixes that cannot enter the `nbest` best; without it, every string that fits is listed.
         sampling, sampling_topk, sampling_topp: draw `beam_size` outputs instead of searching.
@@ -85,6 +88,8 @@ class SparseGenerator:
         symbols_to_strip_from_output: Optional[set] = None,
         lm_model: Optional[nn.Module] = None,
         lm_weight: float = 1.0,
+        diversity_rate: float = 0.0,
+        constraints: Optional[str] = None,
         nbest: int = 1,
         bounding: bool = True,
         sampling: bool = False,
@@ -101,6 +106,13 @@ class SparseGenerator:
         check_options(beam_size, nbest, min_len, temperature, len_penalty, sampling, sampling_topk, sampling_topp)
         check_exact(exact_search, exact_budget, enumerate_mass, sampling, normalize_scores and len_penalty != 0)
         self.exact_search, self.exact_budget, self.enumerate_mass = exact_search, exact_budget, enumerate_mass
+        if not diversity_rate >= 0:
+            raise ValueError(f"--diversity-rate must be at least 0, got {diversity_rate:g}")
+        if constraints is not None and constraints not in KINDS:
+            raise ValueError(f"--constraints must be one of {', '.join(KINDS)}, got {constraints}")
+        if constraints is not None and sampling:
+            raise ValueError("--constraints does not go with --sampling")
+        self.constraints = constraints
         self.ensemble = Ensemble(models, tgt_dict.pad())
         self.tgt_dict = tgt_dict
         self.eos = tgt_dict.eos() if eos is None else eos
@@ -126,6 +138,7 @@ class SparseGenerator:
             no_repeat_ngram_size=no_repeat_ngram_size,
             lm_model=lm_model,
             lm_weight=lm_weight,
+            diversity_rate=diversity_rate,
             prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
             want_attention=want_attention or bool(print_alignment),
             want_candidates=want_candidates,
@@ -146,14 +159,15 @@ class SparseGenerator:
             models: ignored, as in fairseq: the models of the constructor decode.
             sample: fairseq batch with ``net_input``.
             prefix_tokens: `(batch, length)`, forced first tokens, padded.
-            constraints: refused.
+            constraints: `(batch, length)`, phrases that the outputs must contain, as fairseq packs them.
             bos_token: first decoder input (default: end of sentence, as in fairseq).
 
         Returns:
             For each sentence its hypotheses, best first; never an empty list.
         """
-        if constraints is not None:
-            raise ValueError("--constraints is not available for models with a sparse output")
+        phrases = read_constraints(constraints, self.constraints, len(sample["net_input"]["src_tokens"]))
+        if phrases is not None:
+            sample = {**sample, "phrases": phrases}
         bos = self.eos if bos_token is None else bos_token
         inputs = (self.ensemble.eval(), self.options, sample, prefix_tokens, bos)
         if self.enumerate_mass > 0:
@@ -165,12 +179,11 @@ class SparseGenerator:
             sentences = search.run()
             if self.exact_search:
                 sentences = self._prove(search, inputs)
-        src_tokens, results = sample["net_input"]["src_tokens"], []
-        for i, sentence in enumerate(sentences):
-            source = src_tokens[i][src_tokens[i].ne(self.options.pad)]
-            hypotheses = [
-                read_hypothesis(item, source, self.eos) for item in sentence.finished or [sentence.unreachable]
-            ]
+        src_tokens = sample["net_input"]["src_tokens"]
+        sources = [source[source.ne(self.options.pad)] for source in src_tokens]
+        found = [sentence.finished or [sentence.unreachable] for sentence in sentences]
+        results = read_hypotheses(found, sources, self.eos)
+        for i, (sentence, hypotheses) in enumerate(zip(sentences, results)):
             if sentence.void == ZERO_PREFIX:
                 complete_prefix(hypotheses[0], prefix_tokens[i], self.options.pad, self.eos)
             certificate = self._certificate(sentence, hypotheses)
@@ -178,9 +191,8 @@ class SparseGenerator:
                 hypothesis["certificate"] = certificate
                 hypothesis["alignment"] = torch.empty(0)
                 if self.print_alignment:
-                    parts = (hypothesis["attention"], source, hypothesis["tokens"])
+                    parts = (hypothesis["attention"], sources[i], hypothesis["tokens"])
                     hypothesis["alignment"] = align(self.print_alignment, *parts, self.options.pad, self.eos)
-            results.append(hypotheses)
         return results
 
     def _prove(self, beam: Search, inputs: tuple) -> List[Sentence]:
@@ -188,7 +200,10 @@ class SparseGenerator:
         ensemble, options, sample, prefix_tokens, bos = inputs
         sentences = list(beam.sentences)
         pending = [
-            i for i, s in enumerate(sentences) if not self._void(s) and self._certificate(s, []).certificate == NONE
+            i
+            for i, s in enumerate(sentences)
+            if not self._void(s) and self._certificate(s, []).certificate == NONE
+            if s.finished or s.ledger.any_dropped  # else all was looked at, and there is no output
         ]
         if not pending:
             return sentences
@@ -201,15 +216,14 @@ class SparseGenerator:
 
     def _void(self, sentence: Sentence) -> Optional[str]:
         """What rules out any proof."""
-        for name, value in (("--unkpen", self.options.unk_penalty), ("--lm-weight", self._lm_weight)):
+        for name, value in self._modifiers:
             if value < 0:
                 return sentence.void or f"modified scores ({name} {value:g})"
         return sentence.void
 
     def _certificate(self, sentence: Sentence, hypotheses: List[Hypothesis]) -> Certificate:
         options, void = self.options, self._void(sentence)
-        modifiers = (("--unkpen", options.unk_penalty), ("--lm-weight", self._lm_weight))
-        notes = [f"for scores modified by {name} {value:g}" for name, value in modifiers if value > 0]
+        notes = [f"for scores modified by {name} {value:g}" for name, value in self._modifiers if value > 0]
         strings = sentence.strings
         if void == SAMPLING:
             distinct = {tuple(h["tokens"].tolist()): h["logprob"] for h in hypotheses}
@@ -221,8 +235,15 @@ class SparseGenerator:
         return certify(sentence.ledger, options.objective, score, low, strings, rows, void, notes, limit)
 
     @property
-    def _lm_weight(self) -> float:
-        return self.options.lm_weight if self.options.lm_model is not None else 0.0
+    def _modifiers(self) -> List[Tuple[str, float]]:
+        """Options that change scores, with their values (0: none)."""
+        options = self.options
+        lm_weight = options.lm_weight if options.lm_model is not None else 0.0
+        return [
+            ("--unkpen", options.unk_penalty),
+            ("--diversity-rate", options.diversity_rate),
+            ("--lm-weight", lm_weight),
+        ]
 
 
 def check_options(beam, nbest, min_len, temperature, lenpen, sampling, topk, topp) -> None:

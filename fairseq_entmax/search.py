@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from .certificate import LENGTH_LIMIT
+from .constraints import Constraints, State
 from .ensemble import Ensemble
 from .search_state import Extension, Finished, Rows, SearchOptions, Sentence, TokenError, Trace
 
 logger = logging.getLogger(__name__)
 
 MIN_LENGTH, FORBIDDEN, NGRAMS = "min length", "forbidden symbols", "n-gram blocking"
-PREFIX_FUNCTION, LANGUAGE_MODEL = "allowed tokens", "language model"
+PREFIX_FUNCTION, LANGUAGE_MODEL, CONSTRAINTS = "allowed tokens", "language model", "constraints"
 NOT_A_NUMBER, ZERO_PREFIX = "NaN", "prefix has zero probability"
 
 
@@ -24,7 +25,7 @@ class Search:
     Args:
         ensemble: the models.
         options: how to search.
-        sample: fairseq batch.
+        sample: fairseq batch; where there are constraints, with the list "phrases" of `Constraints`.
         prefix_tokens: `(batch, length)`, forced first tokens, padded; or None.
         bos_token: first decoder input.
     """
@@ -52,6 +53,8 @@ class Search:
         first = torch.full((n_sentences, 1), bos_token, dtype=torch.long, device=self.device)
         self.rows = Rows(torch.arange(n_sentences, device=self.device), first, zeros, zeros, zeros, zeros)
         self.state = ensemble.start(sample["net_input"])
+        self.constraints: Optional[List[Constraints]] = sample.get("phrases")
+        self.said: List[State] = [c.start for c in self.constraints or ()]  # of each live row
         self.trace: List[Trace] = []
         self.keep = max(options.beam_size, options.nbest)
 
@@ -92,15 +95,18 @@ class Search:
         return self.rows.tokens.size(1) - 1
 
     def _advance(self, chosen: Extension, token_error: TokenError) -> None:
-        rows = self.rows.index_select(chosen.parent)
+        rows, p = self.rows.index_select(chosen.parent), chosen.true_increment.exp()
         self.rows = Rows(
             rows.sentence,
             torch.cat([rows.tokens, chosen.token.unsqueeze(1)], dim=1),
             rows.score + chosen.increment,
             rows.logprob + chosen.true_increment,
-            rows.rise + token_error.rise(chosen.true_increment.exp()),
-            rows.fall + token_error.fall(chosen.true_increment.exp()),
+            rows.rise + token_error.rise(p),
+            rows.fall + token_error.fall(p),
         )
+        if self.constraints is not None:
+            steps = zip(rows.sentence.tolist(), chosen.parent.tolist(), chosen.token.tolist())
+            self.said = [self.constraints[s].advance(self.said[parent], token) for s, parent, token in steps]
         if len(self.rows) > 0:
             self.state.reorder(chosen.parent)
 
@@ -122,7 +128,7 @@ class Search:
 
     def _drop_nan(self, probs: Tensor) -> None:
         """Rows of NaN end their sentence without proof; a first step of nothing but NaN is a broken model."""
-        bad = ~torch.isfinite(probs).all(dim=-1)
+        bad = probs[:, 0].isnan()  # rows are divided by their sums, so NaN fills its row
         if not bad.any():
             return
         if self.step == 0 and bad.all():
@@ -140,13 +146,16 @@ class Search:
 
         Returns:
             `probs`: true probabilities, 0 where something is not allowed (changed in place);
-            `scores`: the same after multiplicative modifications (unknown-word penalty, language model).
+            `scores`: the same after multiplicative modifications (unknown-word penalty, diversity, language model).
         """
         options, step = self.options, self.step
         free = self._force_prefix(probs)
         self._block(probs, options.forbidden, FORBIDDEN, free)
         if step < options.objective.min_len:
             self._block(probs, [options.eos], MIN_LENGTH, free)
+        if self.constraints is not None:
+            met = [self.constraints[s].is_met(said) for s, said in zip(self.rows.sentence.tolist(), self.said)]
+            self._block(probs, [options.eos], CONSTRAINTS, ~torch.tensor(met, device=self.device))
         self._limit(probs, self.max_len.index_select(0, self.rows.sentence).le(step))
         if options.no_repeat_ngram_size > 0:
             self._block_per_row(probs, self._repeated(), NGRAMS, free)
@@ -156,6 +165,8 @@ class Search:
         if options.unk_penalty != 0:
             scores = scores.clone()
             scores[:, options.unk] *= math.exp(-options.unk_penalty)
+        if options.diversity_rate > 0 and step > 0:
+            scores = scores * (-options.diversity_rate * sibling_ranks(scores)).exp()
         if options.lm_model is not None:
             lm_probs = options.lm_model.get_normalized_probs(
                 options.lm_model(self.rows.tokens), log_probs=True, sample=None
@@ -189,23 +200,24 @@ class Search:
         """Probability of each live prefix, given the forced prefix of its sentence: `(rows,)`."""
         return (self.rows.logprob - self.prefix_logprob.index_select(0, self.rows.sentence)).exp()
 
-    def _account(self, name: str, blocked: Tensor) -> None:
-        """Enter probability that `name` blocks, `(rows,)`, relative to the row."""
+    def _account(self, name: str, blocked: Tensor) -> bool:
+        """Enter probability that `name` blocks, `(rows,)`, relative to the row; whether there is any."""
         if not (blocked > 0).any():
-            return
+            return False
         mass = self._mass() * blocked
         for s, m, b in zip(self.rows.sentence.tolist(), mass.tolist(), blocked.tolist()):
             if b > 0:  # the mass itself may underflow
                 entries = self.sentences[s].ledger.blocked
                 entries[name] = entries.get(name, 0.0) + max(m, 5e-324)
+        return True
 
     def _block(self, probs: Tensor, symbols: List[int], name: str, where: Optional[Tensor]) -> None:
         """Forbid `symbols` in the rows `where`."""
         lost = probs[:, symbols]
         if where is not None:
             lost = lost * where.unsqueeze(1)
-        self._account(name, lost.sum(dim=-1))
-        probs[:, symbols] -= lost  # exactly 0, or exactly what it was
+        if self._account(name, lost.sum(dim=-1)):
+            probs[:, symbols] -= lost  # exactly 0, or exactly what it was
 
     def _block_per_row(self, probs: Tensor, symbols: List[List[int]], name: str, where: Optional[Tensor]) -> None:
         allowed = torch.ones_like(probs)
@@ -247,12 +259,12 @@ class Search:
         """Move outputs that end here into their sentences' lists, and end of sentence out of `probs` and `scores`."""
         eos = self.options.eos
         p = probs[:, eos].clone()
-        increment = scores[:, eos].log()
-        rows = p.gt(0).nonzero().squeeze(1)
+        rows = p.nonzero().squeeze(1)
         if rows.numel() > 0:
-            self._record(rows, increment[rows], p[rows].log(), token_error.fall(p[rows]))
-        probs[:, eos] = 0.0
-        scores[:, eos] = 0.0
+            p = p[rows]
+            self._record(rows, scores[rows, eos].log(), p.log(), token_error.fall(p))
+            probs[:, eos] = 0.0
+            scores[:, eos] = 0.0
 
     def _record(self, rows: Tensor, increment: Tensor, true_increment: Tensor, fall: Tensor) -> None:
         """Finish `rows`: their outputs end at this step."""
@@ -263,13 +275,24 @@ class Search:
         mass = (logprob - self.prefix_logprob.index_select(0, live.sentence)).exp()
         low = objective.score(score - live.fall - fall, length)
         columns = (live.sentence, objective.score(score, length), low, logprob, mass, increment, rows)
-        step = len(self.trace) - 1
+        step, nbest, lows = len(self.trace) - 1, self.options.nbest, {}
         for s, final, final_low, logp, m, inc, row in zip(*(c.tolist() for c in columns)):
             sentence = self.sentences[s]
             sentence.ledger.finished += m
             sentence.add(Finished(final, final_low, logp, self.trace, step, row, inc), self.keep)
-            if len(sentence.finished) >= self.options.nbest:
-                self.threshold[s] = max(self.threshold[s].item(), sentence.finished[self.options.nbest - 1].low)
+            if len(sentence.finished) >= nbest:
+                lows[s] = max(lows.get(s, -math.inf), sentence.finished[nbest - 1].low)
+        if lows:
+            index = torch.tensor(list(lows), device=self.device)
+            reached = torch.tensor(list(lows.values()), dtype=torch.float64, device=self.device)
+            self.threshold[index] = self.threshold[index].maximum(reached)
+
+
+def sibling_ranks(scores: Tensor) -> Tensor:
+    """Rank of each token among the continuations of its row, 1 for the best: `(rows, vocab)`."""
+    order = scores.argsort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(1, scores.size(1) + 1, dtype=scores.dtype, device=scores.device).expand_as(scores)
+    return torch.empty_like(scores).scatter_(1, order, ranks)
 
 
 def list_candidates(probs: Tensor) -> List[Dict[int, float]]:

@@ -34,6 +34,7 @@ class SearchOptions:
     no_repeat_ngram_size: int = 0
     lm_model: Optional[torch.nn.Module] = None
     lm_weight: float = 1.0
+    diversity_rate: float = 0.0
     prefix_allowed_tokens_fn: Optional[Callable[[int, Tensor], List[int]]] = None
     want_attention: bool = False
     want_candidates: bool = False

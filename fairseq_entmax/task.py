@@ -26,9 +26,7 @@ logger = logging.getLogger(__name__)
 # Generation options that need a fixed number of rows a sentence, with the value that means "off".
 _NOT_FOR_SPARSE = {
     "diverse_beam_groups": -1,
-    "diversity_rate": -1.0,
     "match_source_len": False,
-    "constraints": None,
     "retain_iter_history": False,
 }
 _NAMED_AT_MOST = 100  # skipped pairs named in a warning
@@ -417,6 +415,8 @@ def generation_options(args: Namespace) -> Dict[str, Any]:
         "unk_penalty": getattr(args, "unkpen", 0),
         "temperature": getattr(args, "temperature", 1.0),
         "no_repeat_ngram_size": getattr(args, "no_repeat_ngram_size", 0),
+        "diversity_rate": max(getattr(args, "diversity_rate", -1.0), 0.0),  # -1 means off
+        "constraints": getattr(args, "constraints", None),
         "sampling": getattr(args, "sampling", False),
         "sampling_topk": getattr(args, "sampling_topk", -1),
         "sampling_topp": getattr(args, "sampling_topp", -1.0),

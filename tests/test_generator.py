@@ -242,13 +242,6 @@ def test_repeating_tokens(tokens, size, banned):
     assert repeating_tokens(tokens, size) == banned
 
 
-def test_constraints_are_refused__case_32():
-    dictionary = letters(3)
-    generator = SparseGenerator([script_model(dictionary, [Automaton.random(0, 3, len(dictionary))])], dictionary)
-    with pytest.raises(ValueError, match="--constraints"):
-        generator.generate(None, script_sample([0]), constraints=torch.zeros(1, 1))
-
-
 def test_score_equals_forced_scoring__case_33():
     dictionary = letters(3)
     automata = [Automaton.random(s, 4, len(dictionary)) for s in range(8)]

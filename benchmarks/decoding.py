@@ -1,0 +1,168 @@
+"""Decoding time and decoder rows: the sparse generator on a sparse model against fairseq's own on its softmax twin.
+
+    python benchmarks/decoding.py DATA --sparse SPARSE.pt --softmax SOFTMAX.pt [--metric bleu --beam 5 ...]
+
+Both decode the same batches in this process, in turn, round after round; loading and batching are not timed. Rows are
+counted where the decoders run. Prints a markdown table. `benchmarks/decoding.sh` trains the two models first.
+"""
+
+import argparse
+import logging
+import os
+import platform
+import statistics
+import time
+import warnings
+
+import torch
+from fairseq import checkpoint_utils, tasks, utils
+from fairseq import options as fairseq_options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+import fairseq_entmax  # noqa: F401  registers the names
+
+OBJECTIVES = {"log probability (`--unnormalized`)": True, "normalised (default)": False}
+
+
+class RowCounter:
+    """Counts the rows a decoder runs on, and its calls."""
+
+    def __init__(self, decoder):
+        self.rows = self.calls = 0
+        forward = decoder.forward
+
+        def counting(prev_output_tokens, *args, **kwargs):
+            self.rows += prev_output_tokens.size(0)
+            self.calls += 1
+            return forward(prev_output_tokens, *args, **kwargs)
+
+        decoder.forward = counting
+
+
+class Contender:
+    """A model under a task, ready to decode."""
+
+    def __init__(self, name, task_name, checkpoint, options, generation):
+        self.name, self.checkpoint, self.generation = name, checkpoint, [*generation, "--task", task_name]
+        self.settings = {False: self.config(options), True: self.config(options, "--unnormalized")}
+        self.task = tasks.setup_task(self.settings[False].task)
+        models, _ = checkpoint_utils.load_model_ensemble([checkpoint], task=self.task)
+        self.model = models[0].to(options.device)
+        self.model.prepare_for_inference_(self.settings[False])
+        self.counter = RowCounter(self.model.decoder)
+        self.task.load_dataset(options.subset)
+
+    def config(self, options, *more):
+        """fairseq's settings, as fairseq-generate would get them."""
+        argv = [options.data, "--path", self.checkpoint, "--beam", str(options.beam), *self.generation, *more]
+        args = fairseq_options.parse_args_and_arch(fairseq_options.get_generation_parser(), argv)
+        return convert_namespace_to_omegaconf(args)
+
+    def batches(self, options):
+        """All batches of the test set, ordered by length as fairseq-generate does it."""
+        dataset = self.task.dataset(options.subset)
+        iterator = self.task.get_batch_iterator(
+            dataset, max_sentences=options.batch_size, max_positions=self.model.max_positions(), num_workers=0
+        )
+        found, left = [], options.sentences or len(dataset)
+        for batch in iterator.next_epoch_itr(shuffle=False):
+            if left > 0:
+                left -= batch["nsentences"]
+                found.append(utils.move_to_cuda(batch) if options.device != "cpu" else batch)
+        return found
+
+    def decode(self, batches, options, unnormalized):
+        """Seconds, and the best hypotheses by sentence id."""
+        generator = self.task.build_generator([self.model], self.settings[unnormalized].generation)
+        self.counter.rows = self.counter.calls = 0
+        best = {}
+        start = time.perf_counter()
+        for batch in batches:
+            for sentence, hypotheses in zip(batch["id"].tolist(), generator.generate([self.model], batch)):
+                best[sentence] = hypotheses[0]
+        if options.device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start, best
+
+    def texts(self, best, options):
+        strings = {i: self.task.target_dictionary.string(h["tokens"], options.post_process) for i, h in best.items()}
+        dataset = self.task.dataset(options.subset)
+        references = {
+            i: self.task.target_dictionary.string(dataset[i]["target"], options.post_process, escape_unk=True)
+            for i in best
+        }
+        return strings, references
+
+
+def quality(strings, references, metric):
+    if metric == "bleu":
+        import sacrebleu
+
+        order = sorted(strings)
+        bleu = sacrebleu.corpus_bleu([strings[i] for i in order], [[references[i] for i in order]], tokenize="none")
+        return f"{bleu.score:.2f}"
+    return f"{100 * sum(strings[i] == references[i] for i in strings) / len(strings):.2f} %"
+
+
+def measure(contenders, options):
+    batches = {c.name: c.batches(options) for c in contenders}
+    for title, unnormalized in OBJECTIVES.items():
+        seconds = {c.name: [] for c in contenders}
+        rows, calls, found, scores, lengths, claims = {}, {}, {}, {}, {}, {}
+        for c in contenders:  # warm up
+            c.decode(batches[c.name][:2], options, unnormalized)
+        for _ in range(options.rounds):
+            for c in contenders:
+                taken, best = c.decode(batches[c.name], options, unnormalized)
+                seconds[c.name].append(taken)
+                found[c.name] = best
+                rows[c.name], calls[c.name] = c.counter.rows / len(best), c.counter.calls
+        for c in contenders:
+            best = found[c.name]
+            strings, references = c.texts(best, options)
+            scores[c.name] = quality(strings, references, options.metric)
+            lengths[c.name] = sum(len(h["tokens"]) for h in best.values()) / len(best)
+            proofs = [h["certificate"].certificate for h in best.values() if "certificate" in h]
+            share = 100 * sum(p != "none" for p in proofs) / max(len(proofs), 1)
+            claims[c.name] = f"{share:.1f} %" if proofs else "-"
+        sparse, stock = contenders
+        ratio = statistics.median(a / b for a, b in zip(seconds[sparse.name], seconds[stock.name]))
+        print(f"\nBy {title}: {len(best)} sentences, beam {options.beam}, batches of {options.batch_size}\n")
+        print(f"| generator | s (best of {options.rounds}) | rows a sentence | decoder calls | {options.metric} | "
+              "mean length | proved |")  # fmt: skip
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+        for c in contenders:
+            n = c.name
+            print(f"| {n} | {min(seconds[n]):.2f} | {rows[n]:.1f} | {calls[n]} | {scores[n]} | {lengths[n]:.1f} | "
+                  f"{claims[n]} |")  # fmt: skip
+        print(f"| sparse / stock | {ratio:.2f} | {rows[sparse.name] / rows[stock.name]:.2f} | "
+              f"{calls[sparse.name] / calls[stock.name]:.2f} | | | |")  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="folder that fairseq-preprocess wrote")
+    parser.add_argument("--sparse", required=True, help="checkpoint of the sparse model")
+    parser.add_argument("--softmax", required=True, help="checkpoint of the softmax twin")
+    parser.add_argument("--subset", default="test")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--metric", choices=("accuracy", "bleu"), default="accuracy")
+    parser.add_argument("--post-process", help="as in fairseq-generate, for example subword_nmt")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sentences", type=int, default=0, help="stop after about so many (0: all)")
+    parser.add_argument("--device", default="cpu")
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    options, generation = parser.parse_known_args()  # the rest goes to fairseq, for example --max-len-a 1.2
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {platform.machine()}, {options.device}")
+    contenders = [
+        Contender("this package, sparse model", "translation_entmax", options.sparse, options, generation),
+        Contender("fairseq's, softmax twin", "translation", options.softmax, options, generation),
+    ]
+    measure(contenders, options)
+
+
+if __name__ == "__main__":
+    main()

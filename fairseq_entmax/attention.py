@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Callable, Optional
+from typing import Callable, Dict, Optional
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ ALPHAS = {"softmax": 1.0, "sparsemax": 2.0, "entmax15": 1.5, "entmax": 1.5}
 STRUCTURED = {"fusedmax": fusedmax, "oscarmax": oscarmax, "pnormmax": _pnormmax}
 MAPPINGS = (*ALPHAS, *STRUCTURED)
 # An option and the mappings that it means something for.
-_GOES_WITH = {
+GOES_WITH = {
     "--attention-alpha": ("entmax",),
     "--learn-attention-alpha": ("entmax", "entmax15"),
     "--attention-strength": ("fusedmax", "oscarmax"),
@@ -38,6 +38,7 @@ def build_mapping(
     gamma: Optional[float] = None,
     p: Optional[float] = None,
     learn_alpha: bool = False,
+    heads: Optional[int] = None,
 ) -> "Mapping":
     """Builds the mapping of an attention from the values of its options; None stands for an option not given.
 
@@ -48,6 +49,7 @@ def build_mapping(
         gamma: `--attention-gamma`, for `fusedmax`, `oscarmax` and `pnormmax` (default 1)
         p: `--attention-p`, for `pnormmax` (default 1.5)
         learn_alpha: `--learn-attention-alpha`, for `entmax` and `entmax15`
+        heads: learn one alpha for each of so many heads; scores are then `(batch, heads, queries, keys)`
     """
     if name not in MAPPINGS:
         raise ValueError(f"--attention-mapping: wanted one of {', '.join(MAPPINGS)}, got {name}")
@@ -59,9 +61,9 @@ def build_mapping(
         "--attention-p": p,
     }
     for option, value in given.items():
-        if value is not None and name not in _GOES_WITH[option]:
+        if value is not None and name not in GOES_WITH[option]:
             raise ValueError(
-                f"{option} goes with --attention-mapping {' or '.join(_GOES_WITH[option])}, got {value} with {name}"
+                f"{option} goes with --attention-mapping {' or '.join(GOES_WITH[option])}, got {value} with {name}"
             )
     _check_number("--attention-alpha", alpha, "a finite number >= 1", lambda x: x >= 1)
     _check_number("--attention-strength", strength, "a finite number >= 0", lambda x: x >= 0)
@@ -71,7 +73,7 @@ def build_mapping(
         options = {"strength": strength, "gamma": gamma, "p": p}
         return Mapping(name, options={key: float(value) for key, value in options.items() if value is not None})
     alpha = ALPHAS[name] if alpha is None else float(alpha)
-    return Mapping(name, alpha=_learned(alpha) if learn_alpha else alpha)
+    return Mapping(name, alpha=_learned(alpha, heads) if learn_alpha else alpha)
 
 
 def _check_number(option, value, wanted, holds):
@@ -79,9 +81,9 @@ def _check_number(option, value, wanted, holds):
         raise ValueError(f"{option}: wanted {wanted}, got {value}")
 
 
-def _learned(alpha: float) -> LearnedAlpha:
+def _learned(alpha: float, heads: Optional[int]) -> LearnedAlpha:
     try:
-        return LearnedAlpha(alpha)
+        return LearnedAlpha(alpha, shape=() if heads is None else (heads, 1, 1))
     except ValueError as error:
         raise ValueError(f"--attention-alpha {alpha} with --learn-attention-alpha: {error}") from None
 
@@ -133,10 +135,17 @@ def _softmax(scores: Tensor, mask: Optional[Tensor]) -> Tensor:
 
 def attention_alpha(model: nn.Module) -> Optional[Tensor]:
     """The alpha that the attention of a model has learnt so far (the mean, if there are several), or None."""
-    learned = [module() for module in model.modules() if isinstance(module, LearnedAlpha)]
-    if not learned:
-        return None
-    return torch.cat([alpha.detach().float().reshape(-1) for alpha in learned]).mean()
+    learned = list(attention_alphas(model).values())
+    return torch.cat(learned).mean() if learned else None
+
+
+def attention_alphas(model: nn.Module) -> Dict[str, Tensor]:
+    """What each attention of a model has learnt so far: its module's name to alpha `(heads,)`, or `(1,)` for one."""
+    return {
+        name.rpartition(".mapping")[0]: module().detach().float().reshape(-1)
+        for name, module in model.named_modules()
+        if isinstance(module, LearnedAlpha)
+    }
 
 
 class SourceProjection(nn.Module):

@@ -14,7 +14,7 @@ LAYERS = [
     ["output"],
     ["attention", "output_layer", "recurrence"],
     ["criterion"],
-    ["lstm_options", "lstm"],
+    ["lstm_options", "lstm", "transformer_attention", "transformer_options", "transformer"],
     ["certificate", "ensemble"],
     ["search_state", "search", "beam", "exact_search", "hypotheses", "stock", "reference_scorer", "generator"],
     ["records", "outputs"],

@@ -56,6 +56,7 @@ def covered(record: Dict[str, Any]) -> str:
 
 def visible(symbol: str) -> str:
     """A symbol as it can be drawn on its own: combining marks stand on a dotted circle, spaces are named."""
+    symbol = symbol.encode("utf-8", "replace").decode("utf-8")  # JSON can hold half a surrogate pair
     if symbol and unicodedata.category(symbol[0]).startswith("M"):
         return "\u25cc" + symbol
     return symbol if symbol.strip() else f"U+{ord(symbol[0]):04X}" if symbol else "(empty)"

@@ -70,6 +70,7 @@
   }
   const go = (change) => {
     const address = addressOf(change);
+    Object.assign(state, change); // the address is read later, and the next change may come before
     if (address !== (location.hash || "#")) location.hash = address;
   };
 

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 
 __version__ = "0.1.0"
 
-# These commands must speak even where fairseq is broken, so they register nothing. While Python imports this
+# These commands speak even where fairseq is broken or absent, so they register nothing. While Python imports this
 # package on behalf of `python -m fairseq_entmax COMMAND`, the first argument is still "-m".
-_SPEAKS_WITHOUT_FAIRSEQ = ("doctor", "user-dir")
+_SPEAKS_WITHOUT_FAIRSEQ = ("doctor", "user-dir", "report", "mappings")
 
 
 def _registers() -> bool:

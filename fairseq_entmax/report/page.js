@@ -282,7 +282,7 @@
       ...detail.hypotheses.map((h, k) => el("option", { value: k }, title(h, k))));
     section.append(heading, el("p", { class: "answer" }, text(detail.hypotheses[0].text)),
       el("p", {}, detail.words), el("h4", {}, "All outputs, with their probabilities"), tree(detail),
-      el("p", {}, el("label", {}, "Shown below: ", select)), parts);
+      el("p", { class: "choice" }, el("label", {}, "Shown below: ", select)), parts);
     show(0);
     return section;
   }

@@ -202,9 +202,9 @@ class TranslationEntmaxTask(TranslationTask):
         self._loaded_state = dict(state_dict)  # of this checkpoint alone: the task's own state merges them
         super().load_state_dict(state_dict)
 
-    def build_criterion(self, cfg, from_checkpoint=False):
+    def build_criterion(self, cfg, *args, **kwargs):  # from_checkpoint is unknown to fairseq 0.12.2
         self._decodes_only = False
-        return super().build_criterion(cfg, from_checkpoint=from_checkpoint)
+        return super().build_criterion(cfg, *args, **kwargs)
 
     def build_model(self, cfg, from_checkpoint=False):
         model = FairseqTask.build_model(self, cfg, from_checkpoint=from_checkpoint)

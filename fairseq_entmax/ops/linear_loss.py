@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 import torch
 from torch.nn import functional as F
 
-from .loss import TokenLoss, _check_target, _smoothing, check_reduction, token_entmax_loss
+from .loss import TokenLoss, _smoothing, check_reduction, find_kept, token_entmax_loss
 from .loss_rows import LongLoss, Smoothing
 from .once import differentiable_once
 from .rows import check_alpha, check_scores
@@ -91,8 +91,8 @@ class _Pass:
 
     def _solve_sparse(self, logits, rows, features, weight):
         settings, target = self.settings, self.target[rows, None]
-        record, kept = _Recorder(), torch.ones_like(target[:, 0], dtype=torch.bool)
-        fields = LongLoss.forward(record, logits, target, kept, settings.alpha, settings.smoothing)
+        record = _Recorder()
+        fields = LongLoss.forward(record, logits, target, None, settings.alpha, settings.smoothing, True)
         if settings.grad:
             _, _, _, undefined, found, place, probs, *more = record.saved_tensors
             wide = more[1] if more else found[:0]
@@ -252,8 +252,7 @@ def token_linear_entmax_loss(
     alpha = check_alpha(alpha)
     _check_layer(features, weight, bias)
     logits_like = features[..., :1].expand(*features.shape[:-1], len(weight))
-    kept = target != ignore_index
-    _check_target(logits_like, target, kept)
+    kept = find_kept(logits_like, target, ignore_index)
     smoothing = _smoothing(label_smoothing, smoothing_mask, len(weight), weight.device)
     sparse = worth_searching(logits_like, alpha)
     if not sparse and target.numel() <= _block_rows(weight):
@@ -266,11 +265,10 @@ def token_linear_entmax_loss(
         alpha, ignore_index, smoothing, label_smoothing, smoothing_mask, sparse, summed, grad, _logits_dtype(features)
     )
     rows, flat = features.reshape(-1, features.shape[-1]), target.reshape(-1)
-    places = kept.reshape(-1).nonzero()[:, 0] if sparse else None
-    if sparse and len(places) < len(flat):
+    places = None
+    if sparse and kept is not None:
+        places = kept.reshape(-1).nonzero()[:, 0]
         rows, flat = rows.index_select(0, places), flat[places]
-    else:
-        places = None
     if len(flat) == 0:
         fields = _no_tokens(rows, weight, bias, summed)
     else:

@@ -31,45 +31,50 @@ def _cross_entropy(logits, target, kept, smoothing):
     if smoothing.share:
         loss = smoothing.gold * nll - smoothing.share * torch.where(smoothing.mask, log_probs, 0).sum(-1)
     with torch.no_grad():
-        support = torch.where(kept, (log_probs > -math.inf).sum(-1), 0)
-        target_prob = torch.where(kept, nll.neg().exp(), 0).float()
-        correct = (logits.argmax(-1) == target[:, 0]) & kept
-    return torch.where(kept, loss, 0), support, target_prob, correct
+        support = (log_probs > -math.inf).sum(-1)
+        target_prob = nll.neg().exp().float()
+        correct = logits.argmax(-1) == target[:, 0]
+    fields = loss, support, target_prob, correct
+    return fields if kept is None else [torch.where(kept, field, 0).to(field.dtype) for field in fields]
 
 
-def _check_target(logits, target, kept):
+def find_kept(logits, target, ignore_index):
+    """Refuse targets that are no class by name. Returns which are not ignored, or None where all are seen not to be."""
+    check_scores(logits, -1, "logits")
     if target.dtype != torch.int64:
         raise ValueError(f"target must be int64 class numbers, got {target.dtype}")
     if target.shape != logits.shape[:-1]:
         raise ValueError(f"target must have shape {tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
     classes = logits.shape[-1]
-    if target.device.type == "cpu":
-        if target.numel() == 0:
-            return
-        low, high = target.masked_fill(~kept, 0).aminmax()
-        if low < 0 or high >= classes:
-            wrong = low if low < 0 else high
-            raise ValueError(f"target must lie in [0, {classes - 1}] or be ignore_index, got {int(wrong)}")
-    else:
-        wrong = kept & ((target < 0) | (target >= classes))
-        torch._assert_async(~wrong.any(), f"target must lie in [0, {classes - 1}] or be ignore_index")
+    wanted = f"target must lie in [0, {classes - 1}] or be ignore_index"
+    if target.device.type != "cpu":
+        kept = target != ignore_index
+        torch._assert_async(~(kept & ((target < 0) | (target >= classes))).any(), wanted)
+        return kept
+    if target.numel() == 0:
+        return None
+    low, high = map(int, target.aminmax())
+    if 0 <= low and high < classes and not low <= ignore_index <= high:
+        return None
+    kept = target != ignore_index
+    low, high = map(int, target.masked_fill(~kept, 0).aminmax())
+    if low < 0 or high >= classes:
+        raise ValueError(f"{wanted}, got {low if low < 0 else high}")
+    return kept
 
 
 def _smoothing(label_smoothing, mask, classes, device):
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
     if mask is None:
-        return Smoothing(1 - label_smoothing, label_smoothing / classes, _all_classes(classes, device), classes)
+        mask = torch.ones(classes, dtype=torch.bool, device=device) if label_smoothing else None
+        return Smoothing(1 - label_smoothing, label_smoothing / classes, mask, classes)
     if mask.dtype != torch.bool or mask.shape != (classes,):
         raise ValueError(f"smoothing_mask must be bool of shape ({classes},), got {mask.dtype} {tuple(mask.shape)}")
     count = int(mask.sum()) if label_smoothing else classes
     if count == 0:
         raise ValueError("smoothing_mask must leave at least one class, got none")
     return Smoothing(1 - label_smoothing, label_smoothing / count, mask, count)
-
-
-def _all_classes(classes, device):
-    return torch.ones(classes, dtype=torch.bool, device=device)
 
 
 def token_entmax_loss(logits, target, alpha=1.5, ignore_index=-100, label_smoothing=0.0, smoothing_mask=None):
@@ -80,24 +85,28 @@ def token_entmax_loss(logits, target, alpha=1.5, ignore_index=-100, label_smooth
     Returns:
         `TokenLoss`, all of the shape of `target`; only `loss` has a gradient.
     """
+    kept = find_kept(logits, target, ignore_index)
+    return TokenLoss(*_token_fields(logits, target, alpha, ignore_index, label_smoothing, smoothing_mask, kept, True))
+
+
+def _token_fields(logits, target, alpha, ignore_index, label_smoothing, smoothing_mask, kept, figures):
+    """The fields of `TokenLoss`; without `figures` all but the first may be None."""
     alpha = check_alpha(alpha)
-    check_scores(logits, -1, "logits")
-    kept = target != ignore_index
-    _check_target(logits, target, kept)
     smoothing = _smoothing(label_smoothing, smoothing_mask, logits.shape[-1], logits.device)
     rows = logits.reshape(-1, logits.shape[-1])
     if alpha != 1 and use_kernels(rows):
         values = kernels().loss_rows(rows, target.reshape(-1), alpha, smoothing, ignore_index)
-        return TokenLoss(*(value.view(target.shape) for value in values))
-    rows = rows.contiguous()
-    kept = kept.reshape(-1)
-    safe = target.reshape(-1, 1).masked_fill(~kept[:, None], 0)
+        return [value.view(target.shape) for value in values]
+    rows, safe = rows.contiguous(), target.reshape(-1, 1)
+    if kept is not None:
+        kept = kept.reshape(-1)
+        safe = safe.masked_fill(~kept[:, None], 0)
     if alpha == 1 or len(rows) == 0:
         values = _cross_entropy(rows, safe, kept, smoothing)
     else:
         function = LongLoss if worth_searching(rows, alpha) else ShortLoss
-        values = function.apply(rows, safe, kept, alpha, smoothing)
-    return TokenLoss(*(value.view(target.shape) for value in values))
+        values = function.apply(rows, safe, kept, alpha, smoothing, figures)
+    return [None if value is None else value.view(target.shape) for value in values]
 
 
 def check_reduction(reduction):
@@ -159,14 +168,17 @@ def entmax_loss(
         smoothing any class of the mask, has logit -inf. NaN in rows that hold NaN or +inf. Differentiable once.
     """
     check_reduction(reduction)
-    row_weight = _row_weight(target, weight, ignore_index, logits.shape[-1])
     if target.is_floating_point():
         loss = soft_loss(logits, target, check_alpha(alpha), label_smoothing, smoothing_mask)
     else:
-        loss = token_entmax_loss(logits, target, alpha, ignore_index, label_smoothing, smoothing_mask).loss
-    if weight is None and reduction == "none":
-        return loss
-    return _reduce(loss, row_weight, reduction)
+        kept = find_kept(logits, target, ignore_index)
+        options = alpha, ignore_index, label_smoothing, smoothing_mask
+        loss = _token_fields(logits, target, *options, kept, False)[0]
+        if weight is None and reduction == "none":
+            return loss
+        if weight is None and kept is None and loss.numel():
+            return loss.mean() if reduction == "mean" else loss.sum()
+    return _reduce(loss, _row_weight(target, weight, ignore_index, logits.shape[-1]), reduction)
 
 
 def normmax_loss(logits, target, alpha=2.0, ignore_index=-100, reduction="mean", label_smoothing=0.0, weight=None):
@@ -181,11 +193,10 @@ def normmax_loss(logits, target, alpha=2.0, ignore_index=-100, reduction="mean",
     check_reduction(reduction)
     if not 1 < float(alpha) < math.inf:
         raise ValueError(f"alpha must be a finite number > 1, got {alpha}")
+    check_scores(logits, -1, "logits")
     row_weight = _row_weight(target, weight, ignore_index, logits.shape[-1])
     if not target.is_floating_point():
-        kept = target != ignore_index
-        check_scores(logits, -1, "logits")
-        _check_target(logits, target, kept)
-        target = torch.where(kept, target, 0)
+        kept = find_kept(logits, target, ignore_index)
+        target = target if kept is None else torch.where(kept, target, 0)
     loss = soft_loss(logits, target, float(alpha), label_smoothing, None, NormmaxRows)
     return _reduce(loss, row_weight, reduction)

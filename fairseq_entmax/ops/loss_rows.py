@@ -6,12 +6,12 @@ outside the support fall short of the threshold. Every term is non-negative, so 
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 
 from . import reference
-from .mapping import SHORT_CHUNK, solve_short
+from .mapping import SHORT_CHUNK, solve_short_with_base
 from .once import differentiable_once
 from .support import find_support, scale_rows, solve_wide, wide_base, wide_step
 
@@ -21,8 +21,12 @@ class Smoothing(NamedTuple):
 
     gold: float
     share: float
-    mask: torch.Tensor  # bool (classes,)
+    mask: Optional[torch.Tensor]  # bool (classes,); None only where `share` is 0
     count: int
+
+    def shares(self, dtype):
+        """What every class gets, `(classes,)`."""
+        return self.mask.to(dtype) * self.share
 
     def total(self, values):
         """Sum of finite `values` `(rows, classes)` over the mask, float64 `(rows, 1)`."""
@@ -79,24 +83,23 @@ def _row_loss(target_prob, target_gap, rest, tau, shortfall, target, alpha, smoo
 
 
 class ShortLoss(torch.autograd.Function):
-    """Rows that are solved whole; keeps p - q for the backward."""
+    """Rows that are solved whole; keeps p - q for the backward. `kept` is None where all are."""
 
     @staticmethod
-    def forward(ctx, logits, target, kept, alpha, smoothing):
+    def forward(ctx, logits, target, kept, alpha, smoothing, figures):
         exact = logits.dtype == torch.float64
         difference = torch.empty_like(logits, dtype=torch.float64 if exact else torch.float32)
         step = max(1, SHORT_CHUNK // logits.shape[-1])
         parts = [
-            _short_rows(*part, alpha, smoothing)
+            _short_rows(*part, alpha, smoothing, figures)
             for part in zip(logits.split(step), target.split(step), difference.split(step))
         ]
-        loss, support, target_prob, correct = (torch.cat(field)[:, 0] for field in zip(*parts))
+        fields = parts[0] if len(parts) == 1 else [None if f[0] is None else torch.cat(f) for f in zip(*parts)]
+        loss, support, target_prob, correct = (None if field is None else field[:, 0] for field in fields)
         ctx.dtype = logits.dtype
         # Selected, not multiplied by 0 in the backward: an ignored row may hold NaN.
-        if difference.device.type != "cpu":
+        if kept is not None:
             difference.masked_fill_(~kept[:, None], 0)
-        elif not bool(kept.all()):
-            difference.index_fill_(0, (~kept).nonzero()[:, 0], 0)
         results = _finish(ctx, loss, support, target_prob, correct, kept, exact)
         ctx.save_for_backward(results[0], difference, kept)
         return results
@@ -105,28 +108,36 @@ class ShortLoss(torch.autograd.Function):
     @differentiable_once
     def backward(ctx, grad, *_):
         _, difference, kept = ctx.saved_tensors
-        grad = torch.where(kept, grad, 0)[:, None]
-        return (difference * grad).to(ctx.dtype), None, None, None, None
+        if kept is not None:
+            grad = torch.where(kept, grad, 0)
+        return (difference * grad[:, None]).to(ctx.dtype), None, None, None, None, None
 
 
-def _short_rows(logits, target, difference, alpha, smoothing):
+def _short_rows(logits, target, difference, alpha, smoothing, figures):
     """Loss, support, target probability, correct, each `(rows, 1)`; writes p - q to `difference`."""
     exponent = alpha - 1
-    shifted, probs, tau = solve_short(logits, alpha)
-    target_prob, target_gap = probs.gather(1, target).double(), -shifted.gather(1, target).double()
-    base = reference.root(probs, exponent).scatter(1, target, 0)
-    rest = torch.linalg.vecdot(probs, base).unsqueeze(1) / alpha
+    shifted, probs, base, tau = solve_short_with_base(logits, alpha)
+    if probs is None:
+        probs = base * base
+    target_prob, target_gap = probs.gather(1, target), shifted.gather(1, target).neg_()
+    difference.copy_(probs)
+    support = difference.sign().sum(-1, keepdim=True).long() if figures else None
+    if smoothing.share:
+        difference.sub_(smoothing.shares(difference.dtype))
+        difference.scatter_add_(1, target, torch.full_like(difference[:, :1], -smoothing.gold))
+    else:
+        difference.scatter_(1, target, (target_prob - 1).to(difference.dtype))
+    # From here on the target is left out.
+    base = (reference.root(probs, exponent) if base is None else base).scatter_(1, target, 0)
+    rest = torch.linalg.vecdot(probs, base).unsqueeze(1).div_(alpha)
     shortfall = None
     if smoothing.share:
         rest = rest - smoothing.share / exponent * torch.mv(base, smoothing.mask.to(base.dtype))[:, None]
         below = (tau - exponent * shifted).clamp_(min=0).index_fill_(1, (~smoothing.mask).nonzero()[:, 0], 0)
         shortfall = below.sum(-1, keepdim=True)
-    loss = _row_loss(target_prob, target_gap, rest, tau, shortfall, target[:, 0].unsqueeze(1), alpha, smoothing)
-    difference.copy_(probs)
-    support = difference.sign().sum(-1, keepdim=True).long()
-    if smoothing.share:
-        difference.sub_((smoothing.share * smoothing.mask.to(torch.float64)).to(difference.dtype))
-    difference.scatter_add_(1, target, torch.full_like(difference[:, :1], -smoothing.gold))
+    loss = _row_loss(target_prob.double(), target_gap.double(), rest, tau, shortfall, target, alpha, smoothing)
+    if not figures:
+        return loss, None, None, None
     return loss, support, target_prob, _is_first_best(shifted, target, target_gap)
 
 
@@ -142,21 +153,26 @@ def _is_first_best(shifted, target, target_gap):
 
 
 def _finish(ctx, loss, support, target_prob, correct, kept, exact):
-    """Zero the ignored rows, cast, and mark what has no gradient."""
-    dropped = ~kept
-    loss = loss.masked_fill(dropped, 0).to(torch.float64 if exact else torch.float32)
-    support = support.masked_fill(dropped, 0)
-    target_prob = target_prob.masked_fill(dropped, 0).float()
-    correct = correct & kept
+    """Zero the rows that are not kept, cast, and mark what has no gradient. The last three may be None."""
+    loss = loss.to(torch.float64 if exact else torch.float32)
+    if support is None:
+        return (loss if kept is None else loss.masked_fill(~kept, 0)), None, None, None
+    target_prob = target_prob.float()
+    if kept is not None:
+        loss, support, target_prob = (x.masked_fill(~kept, 0) for x in (loss, support, target_prob))
+        correct = correct & kept
     ctx.mark_non_differentiable(support, target_prob, correct)
     return loss, support, target_prob, correct
 
 
 class LongLoss(torch.autograd.Function):
-    """Rows of which only the support is read and kept; wide rows keep their threshold and use the logits again."""
+    """Rows of which only the support is read and kept; wide rows keep their threshold and use the logits again.
+
+    `kept` is None where all rows are. The figures cost next to nothing, so they are always there.
+    """
 
     @staticmethod
-    def forward(ctx, logits, target, kept, alpha, smoothing):
+    def forward(ctx, logits, target, kept, alpha, smoothing, figures):
         found = find_support(logits, alpha)
         tau, columns = found.tau.clone(), target[:, 0]
         exponent, size = alpha - 1, logits.shape[-1]
@@ -193,7 +209,9 @@ class LongLoss(torch.autograd.Function):
         # A target of logit -inf; tau is not defined where all of the row is.
         loss = torch.where(gap == math.inf, math.inf, loss)[:, 0]
         ctx.alpha, ctx.smoothing, ctx.shape, ctx.dtype = alpha, smoothing, logits.shape, logits.dtype
-        undefined = tau[:, 0].isnan() & kept & (gap[:, 0] != math.inf)
+        undefined = tau[:, 0].isnan() & (gap[:, 0] != math.inf)
+        if kept is not None:
+            undefined &= kept
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         results = _finish(ctx, loss, support, target_prob[:, 0], found.best == columns, kept, dtype == torch.float64)
         place = found.rows * size + found.columns
@@ -206,11 +224,13 @@ class LongLoss(torch.autograd.Function):
     def backward(ctx, grad, *_):
         _, target, kept, undefined, rows, place, probs, *wide = ctx.saved_tensors
         smoothing, dtype = ctx.smoothing, probs.dtype
-        grad = torch.where(kept, grad, 0).to(dtype)
+        grad = (grad if kept is None else torch.where(kept, grad, 0)).to(dtype)
         if smoothing.share:
-            share = smoothing.share * smoothing.mask
-            result = torch.outer(grad, -share.to(dtype)).to(ctx.dtype)
-            probs = probs - share.to(dtype)[place % ctx.shape[1]]
+            shares = smoothing.shares(dtype)
+            result = torch.outer(grad, -shares).to(ctx.dtype)
+            probs = probs - shares[place % ctx.shape[1]]
+        elif wide and len(wide[1]) == len(target):  # every row is written below
+            result = grad.new_empty(ctx.shape, dtype=ctx.dtype)
         else:
             result = grad.new_zeros(ctx.shape, dtype=ctx.dtype)
         result.view(-1)[place] = (probs * grad[rows]).to(ctx.dtype)
@@ -224,7 +244,7 @@ class LongLoss(torch.autograd.Function):
         result.scatter_(1, target, gold.to(ctx.dtype))
         if bool(undefined.any()):
             result[undefined] = math.nan
-        return result, None, None, None, None
+        return result, None, None, None, None, None
 
 
 def _wide_gradient(result, grad, alpha, smoothing, logits, wide, maximum, tau):
@@ -233,7 +253,7 @@ def _wide_gradient(result, grad, alpha, smoothing, logits, wide, maximum, tau):
         scaled = scale_rows(logits, rows, maximum, alpha)
         probs = reference.power(wide_base(scaled, tau[rows], out=scaled), alpha - 1)
         if smoothing.share:
-            probs = probs - (smoothing.share * smoothing.mask).to(probs.dtype)
+            probs = probs - smoothing.shares(probs.dtype)
         own = grad[rows][:, None]
         if int(rows[-1]) - int(rows[0]) + 1 == len(rows) and result.dtype == probs.dtype:
             torch.mul(probs, own, out=result[int(rows[0]) : int(rows[-1]) + 1])

@@ -9,9 +9,11 @@ from .alpha import entmax_of_tensor
 from .backend import kernels, use_kernels
 from .once import differentiable_once
 from .rows import as_rows, check_alpha, check_scores, from_rows
-from .support import find_support, solve_wide, worth_searching
+from .support import LONG_ROW, find_support, solve_wide, worth_searching
 
 SHORT_CHUNK = 1 << 17
+# From this alpha - 1 on, single precision finds a threshold good enough to start from.
+ROUGH_FROM = 0.1
 
 
 def tolerance_for(scores):
@@ -21,23 +23,83 @@ def tolerance_for(scores):
 
 def solve_short(scores, alpha):
     """Shifted scores, probabilities and thresholds of rows that are solved whole; rows of -inf give zeros."""
-    shifted, maximum = reference.shift_rows(scores.to(reference.working_dtype(scores)))
-    probs, tau = reference.solve(shifted, alpha, tolerance=tolerance_for(scores))
-    masked = maximum == torch.finfo(maximum.dtype).min
-    if masked.device.type != "cpu" or bool(masked.any()):
-        probs, tau = probs.masked_fill(masked, 0), tau.masked_fill(masked, -1)
-    return shifted, probs, tau
+    shifted, probs, base, tau = solve_short_with_base(scores, alpha)
+    return shifted, base.square_() if probs is None else probs, tau
+
+
+def solve_short_with_base(scores, alpha):
+    """Like `solve_short`, with what `reference.solve_with_base` says of probabilities and base."""
+    dtype = reference.working_dtype(scores)
+    shifted, maximum = reference.shift_rows(scores.to(dtype))
+    start = None
+    if scores.numel() > reference.SORT_BELOW and dtype != scores.dtype and 1 + ROUGH_FROM <= alpha <= 2:
+        # Most of the way in single precision; Newton's method forgives where it starts.
+        start = reference.solve_with_base(shifted.float(), alpha, tolerance=None)[2].to(dtype)
+    probs, base, tau = reference.solve_with_base(shifted, alpha, start, tolerance_for(scores))
+    # (A NaN is not greater.)
+    if maximum.device.type != "cpu" or not float(maximum.amin()) > torch.finfo(dtype).min:
+        masked = maximum == torch.finfo(dtype).min
+        probs, base = (None if x is None else x.masked_fill(masked, 0) for x in (probs, base))
+        tau = tau.masked_fill(masked, -1)
+    return shifted, probs, base, tau
 
 
 def entmax_rows(scores, alpha):
     """Probabilities of contiguous `scores` `(rows, size)` in their dtype, solved whole."""
+    single = alpha in (1.5, 2) and scores.shape[-1] <= LONG_ROW and reference.SORT_BELOW < scores.numel()
+    single = single and scores.device.type == "cpu" and scores.dtype != torch.float64
+    solve = _solve_single if single else _solve_probs
     if scores.numel() <= SHORT_CHUNK:
-        return solve_short(scores, alpha)[1].to(scores.dtype)
+        return solve(scores, alpha).to(scores.dtype)
     probs = torch.empty_like(scores)
     step = max(1, SHORT_CHUNK // scores.shape[-1])
     for part, out in zip(scores.split(step), probs.split(step)):
-        out.copy_(solve_short(part, alpha)[1])
+        out.copy_(solve(part, alpha))
     return probs
+
+
+def _solve_probs(scores, alpha):
+    return solve_short(scores, alpha)[1]
+
+
+def _solve_single(scores, alpha):
+    """Probabilities of 1.5-entmax and sparsemax in single precision, for rows short enough to be summed in it.
+
+    Entries of the support lie within 1 (2 before halving) of the maximum, so the errors of shifting and of taking off
+    tau are below 1e-7. The last step of Newton's method, from sums in double precision, is taken off after tau: added
+    to tau, it would be rounded away.
+    """
+    scaled, maximum = reference.shift_rows(scores.float())
+    if alpha != 2:
+        scaled.mul_(0.5)
+    tau = reference.lower_bound(scaled, alpha - 1, 1)
+    base = torch.empty_like(scaled)
+    for step in range(reference.MAX_STEPS):
+        torch.sub(scaled, tau, out=base).clamp_(min=0)
+        mass = _mass(base, alpha)
+        if step >= 3 and (step >= 12 or not float((mass - 1).abs_().amax()) > 3e-6):
+            break
+        tau = tau.add_(_newton_step(base, mass, alpha))
+    last = _newton_step(base, _mass(base, alpha, torch.float64), alpha).float()
+    torch.sub(scaled, tau, out=base).sub_(last).clamp_(min=0)
+    if alpha != 2:
+        base.square_()
+    if not float(maximum.amin()) > torch.finfo(torch.float32).min:
+        base.masked_fill_(maximum == torch.finfo(torch.float32).min, 0)
+    return base
+
+
+def _mass(base, alpha, dtype=None):
+    """Sum (alpha 2) or norm (1.5) of each row, which is 1 at the threshold."""
+    if alpha == 2:
+        return base.sum(-1, keepdim=True, dtype=dtype)
+    return torch.linalg.vector_norm(base, dim=-1, keepdim=True, dtype=dtype)
+
+
+def _newton_step(base, mass, alpha):
+    if alpha == 2:
+        return (mass - 1) / base.sign().sum(-1, keepdim=True)
+    return mass * (mass - 1) / base.sum(-1, keepdim=True)
 
 
 class _Entmax(torch.autograd.Function):

@@ -34,23 +34,36 @@ def solve(shifted, alpha, start=None, tolerance=TOLERANCE):
         shifted: `(rows, size)` in the dtype of `working_dtype`; -inf allowed.
         start: `(rows, 1)`, a lower bound of the threshold where one is known.
         tolerance: how far from one the sum of a row may be. Newton steps stop there, so the default is to the last
-            digit, and the root of it is far enough for single precision.
+            digit, and the root of it is far enough for single precision. None: a few steps, unchecked.
 
     Returns:
         probs `(rows, size)` and tau `(rows, 1)`; NaN in rows that hold NaN or nothing but -inf.
         Tau is that of the limit, -1, at alpha 1.
     """
+    probs, base, tau = solve_with_base(shifted, alpha, start, tolerance)
+    return (base.square_() if probs is None else probs), tau
+
+
+def solve_with_base(shifted, alpha, start=None, tolerance=TOLERANCE):
+    """Like `solve`, together with `base = max(scaled - tau, 0)` where the solver has it.
+
+    Returns:
+        probs (None for alpha 1.5, where they are `base ** 2`), base (None where it is not at hand; the probs themselves
+        at alpha 2), tau.
+    """
     if alpha == 1:
-        return torch.softmax(shifted, -1), torch.full_like(shifted[:, :1], -1)
+        return torch.softmax(shifted, -1), None, torch.full_like(shifted[:, :1], -1)
     if alpha > 2:
-        return solve_from_smallest(shifted * (alpha - 1), alpha - 1, tolerance)
-    if alpha in (1.5, 2) and shifted.numel() <= SORT_BELOW:
-        return _solve_by_sorting(shifted * (alpha - 1), alpha)
-    if alpha == 1.5:
-        return _solve_square(shifted * 0.5, start, tolerance)
-    if alpha == 2:
-        return _solve_linear(shifted, start, tolerance)
-    return _solve_newton(shifted, alpha - 1, start, tolerance)
+        probs, tau = solve_from_smallest(shifted * (alpha - 1), alpha - 1, tolerance)
+        return probs, None, tau
+    if alpha not in (1.5, 2):
+        return _solve_newton(shifted, alpha - 1, start, tolerance)
+    scaled = shifted if alpha == 2 else shifted * 0.5
+    if shifted.numel() <= SORT_BELOW:
+        base, tau = _solve_by_sorting(scaled, alpha)
+    else:
+        base, tau = (_solve_linear if alpha == 2 else _solve_square)(scaled, start, tolerance)
+    return (base if alpha == 2 else None), base, tau
 
 
 def lower_bound(shifted, exponent, scale=None):
@@ -90,7 +103,10 @@ def converged(mass, step, least, tolerance):
     """True when every row sums to one within `tolerance` (rows of NaN count as done).
 
     On an accelerator it would cost a sync, so a fixed number of steps, enough in all adversarial trials, decides.
+    With tolerance None the result is a start for other steps.
     """
+    if tolerance is None:
+        return step >= 4
     if mass.device.type != "cpu":
         return step >= least + 4
     return step >= least and not bool(((mass - 1).abs() > tolerance).any())
@@ -104,25 +120,25 @@ def _solve_by_sorting(scaled, alpha):
     count = torch.arange(1, scaled.shape[-1] + 1, dtype=scaled.dtype, device=scaled.device)
     total = ordered.cumsum(-1)
     if alpha == 2:
-        prefix = (total - 1) / count
+        # The threshold of every prefix is a lower bound of that of the row, and one of them is that.
+        tau = total.sub_(1).div_(count).amax(-1, keepdim=True)
     else:
-        # The root of a quadratic; written so that a negative discriminant (no such prefix) counts as 0.
+        # The root of a quadratic; written so that a negative discriminant (no such prefix) counts as 0. It is the
+        # threshold of the prefix if it lies below its last entry, and those rise; else it means nothing.
         inner = torch.addcmul(total * total, count, 1 - (ordered * ordered).cumsum(-1)).clamp_(min=0)
-        prefix = (total - inner.sqrt_()) / count
-    last = (prefix < ordered).sum(-1, keepdim=True).sub_(1).clamp_(min=0)
-    tau = prefix.gather(-1, last)
-    base = (scaled - tau).clamp_(min=0)
-    return base if alpha == 2 else base.square_(), tau
+        prefix = total.sub_(inner.sqrt_()).div_(count)
+        tau = torch.where(prefix >= ordered, -1, prefix).amax(-1, keepdim=True)
+    return (scaled - tau).clamp_(min=0), tau
 
 
 def _solve_linear(scaled, start, tolerance):
     """Sparsemax: Newton, which solves the current support exactly and only ever leaves entries out."""
-    tau = lower_bound(scaled, 1, 1) if start is None else start
+    tau, least = (lower_bound(scaled, 1, 1), 3) if start is None else (start, 1)
     base = torch.empty_like(scaled)
     for step in range(MAX_STEPS):
         torch.sub(scaled, tau, out=base).clamp_(min=0)
         mass = base.sum(-1, keepdim=True)
-        if converged(mass, step, 3, tolerance):
+        if converged(mass, step, least, tolerance):
             break
         tau = torch.addcdiv(tau, mass - 1, base.sign().sum(-1, keepdim=True))
     return base, tau
@@ -130,15 +146,15 @@ def _solve_linear(scaled, start, tolerance):
 
 def _solve_square(scaled, start, tolerance):
     """1.5-entmax: Newton on the norm, `|max(scaled - tau, 0)| = 1`, which is convex: it comes from below."""
-    tau = lower_bound(scaled, 0.5, 1) if start is None else start
+    tau, least = (lower_bound(scaled, 0.5, 1), 3) if start is None else (start, 1)
     base = torch.empty_like(scaled)
     for step in range(MAX_STEPS):
         torch.sub(scaled, tau, out=base).clamp_(min=0)
         norm = torch.linalg.vector_norm(base, dim=-1, keepdim=True)
-        if converged(norm, step, 3, tolerance / 2):
+        if converged(norm, step, least, tolerance and tolerance / 2):
             break
         tau = torch.addcdiv(tau, norm * (norm - 1), base.sum(-1, keepdim=True))
-    return base.square_(), tau
+    return base, tau
 
 
 def _solve_newton(shifted, exponent, start, tolerance):
@@ -147,18 +163,19 @@ def _solve_newton(shifted, exponent, start, tolerance):
     With `offset = (tau + 1) / exponent` everything stays finite down to softmax, where offset is the log of the sum
     of exponentials and one step solves it.
     """
-    offset = ((lower_bound(shifted, exponent) if start is None else start) + 1) / exponent
+    tau, least = (lower_bound(shifted, exponent), 3) if start is None else (start, 1)
+    offset = (tau + 1) / exponent
     for step in range(MAX_STEPS):
         difference = shifted - offset
         base = (difference * exponent).add_(1).clamp_(min=0)
         probs = near_softmax(difference, exponent) if exponent < LOG1P_BELOW else power(base, exponent)
         mass = probs.sum(-1, keepdim=True)
-        if converged(mass, step, 3, tolerance):
+        if converged(mass, step, least, tolerance):
             break
         slope = slope_of(probs, base, exponent).sum(-1, keepdim=True)
         log_norm = mass.log() * exponent
         offset = offset + torch.expm1(log_norm) / exponent * mass / (log_norm.exp() * slope)
-    return probs, offset * exponent - 1
+    return probs, base, offset * exponent - 1
 
 
 def slope_of(probs, base, exponent):

@@ -14,10 +14,12 @@ from . import reference
 
 BLOCK = 128
 MARGIN = 1e-9
-CHUNK = 1 << 21
-WIDE_CHUNK = 1 << 18
+CHUNK = 1 << 24
+WIDE_CHUNK = 1 << 19
 # Rows where more than this share of the entries passes the bound are solved whole.
 WIDE_SHARE = 1 / 8
+# Rows in which more than this share of the blocks can hold probability are compared whole.
+WHOLE_SHARE = 1 / 2
 # Rows at least this long are worth the search, for alpha at least this far from softmax, which is never sparse.
 LONG_ROW = 1024
 SPARSE_FROM = 1.01
@@ -71,7 +73,7 @@ def _find_in_chunk(scores, alpha):
     best = best_start + windows.index_select(0, first + best_start).argmax(-1)
 
     hits = maxima >= limit
-    read_whole = hits.sum(1) > maxima.shape[1] // 4
+    read_whole = hits.sum(1) > maxima.shape[1] * WHOLE_SHARE
     rows, blocks = (hits & ~read_whole[:, None]).nonzero(as_tuple=True)
     found = windows.index_select(0, first[rows] + starts[blocks])
     inside = found >= limit[rows]
@@ -81,9 +83,10 @@ def _find_in_chunk(scores, alpha):
     narrow = [(rows[window], starts[blocks[window]] + position, found[window, position])]
 
     whole_rows = read_whole.nonzero()[:, 0]
-    # Every 16th column tells which rows are wide (an estimate will do). Above alpha 2 a wide support needs ties to
+    # Every eighth block tells which rows are wide (an estimate will do). Above alpha 2 a wide support needs ties to
     # many digits: no second solver for that.
-    share = (scores[:, ::16] >= limit).double().mean(1)[whole_rows]
+    sample = take_rows(scores[:, :whole].unflatten(1, (-1, BLOCK))[:, ::8], whole_rows)
+    share = (sample >= limit[whole_rows][:, :, None]).sum((1, 2)) / max(1, sample.shape[1] * BLOCK)
     is_wide = (share > WIDE_SHARE) & (alpha <= 2)
     wide = whole_rows[is_wide]
     for part in whole_rows[~is_wide].split(wide_step(scores)):
@@ -98,7 +101,7 @@ def take_rows(matrix, rows):
     """`matrix[rows]` for rising `rows`, without a copy where they are consecutive."""
     if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
         return matrix[int(rows[0]) : int(rows[-1]) + 1]
-    return matrix[rows]
+    return matrix.index_select(0, rows)
 
 
 def _round_down(values, dtype):

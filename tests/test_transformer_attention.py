@@ -6,6 +6,9 @@ from fairseq_entmax.attention import MAPPINGS, attention_alphas, build_mapping
 from fairseq_entmax.ops import entmax
 from fairseq_entmax.transformer_attention import SparseMultiheadAttention
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+HALF = pytest.mark.skipif(TORCH < (2, 3), reason="torch computes no products of float16 on CPU")
+DTYPES = [pytest.param(torch.float16, marks=HALF), torch.bfloat16, torch.float32]
 KINDS = {
     "self": {"self_attention": True},
     "source": {"encoder_decoder_attention": True, "kdim": 6, "vdim": 6},
@@ -19,6 +22,7 @@ def randn(*shape, seed=0):
 
 def pair(kind="self", mapping="softmax", **options):
     """Ours and fairseq's, with the same parameters."""
+    torch.manual_seed(0)
     stock = MultiheadAttention(8, 2, **KINDS[kind]).double().eval()
     ours = SparseMultiheadAttention(build_mapping(mapping, **options), 8, 2, **KINDS[kind]).double().eval()
     ours.load_state_dict(stock.state_dict(), strict=False)
@@ -58,7 +62,7 @@ def test_with_softmax_it_is_fairseqs(kind, side):
             results.append([output, weights, *(p.grad for p in module.parameters())])
         assert results[0][1].shape == ((2, 3, 4, len(key)) if heads else (3, 4, len(key)))
         for mine, theirs in zip(*results):
-            assert torch.allclose(mine, theirs.double(), atol=1e-6)  # fairseq's softmax is one of float32
+            assert torch.allclose(mine, theirs.double(), atol=1e-5)  # fairseq's softmax is one of float32
     assert ours(query, key, value, need_weights=False)[1] is None
 
 
@@ -96,7 +100,7 @@ def test_source_is_read_once_and_its_padding_remembered():
     assert (weights[1, :, :2] == 0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["entmax15", "sparsemax", "fusedmax", "oscarmax", "pnormmax"])
 def test_all_ways_to_forbid_a_position_are_one_case_38(name, dtype):
     ours, _ = pair(mapping=name)

@@ -18,8 +18,8 @@ class Candidates(NamedTuple):
 
     Tensors `(candidates,)`: `row`, `token`, `increment` (log score of the token), `true` (its probability). Lists, from
     which it is quicker to choose: `score` so far, `bound` of what continues it, `high` (log score with rounding errors
-    added), `mass` (probability of the prefix), `now` (what it would score if it ended at its present length), and with
-    constraints `progress` (number of their tokens that have been said).
+    added), `mass` (probability of the prefix), `soon` (what it would score at most if it ended at the next step), and
+    with constraints `progress` (number of their tokens that have been said).
     """
 
     row: Tensor
@@ -30,7 +30,7 @@ class Candidates(NamedTuple):
     bound: List[float]
     high: List[float]
     mass: List[float]
-    now: List[float]
+    soon: List[float]
     progress: List[int]
 
 
@@ -65,8 +65,8 @@ class BeamSearch(Search):
         score = rows.score[row] + increment
         high = (score + (rows.rise[row] + token_error.rise(true))).clamp(max=0.0)
         bound = objective.bound(high, length, self.max_len[rows.sentence[row]])
-        now = objective.score(score, length)
-        lists = (x.tolist() for x in (score, bound, high, self._mass()[row] * true, now))
+        soon = objective.score(score, length + 1)
+        lists = (x.tolist() for x in (score, bound, high, self._mass()[row] * true, soon))
         return Candidates(row, token, increment, true, *lists, progress)
 
     def _with_constraints(self, scores: Tensor, row: Tensor, token: Tensor) -> Tuple[Tensor, Tensor, List[int]]:
@@ -104,10 +104,10 @@ class BeamSearch(Search):
                 ledger.bounded += lost
                 ledger.any_bounded = True
                 left -= lost
-            # The bound of a normalised score falls slowly: stop when enough outputs are finished and no live prefix is
-            # ahead of them at its present length. What is given up here counts as dropped.
+            # The bound of a normalised score falls slowly: stop when enough outputs are finished and no live prefix can
+            # enter the n-best list by ending at the next step. What is given up here counts as dropped.
             if options.objective.is_normalized and self.sentences[s].strings >= self.keep:
-                if not any(candidates.now[i] > threshold for i in alive):
+                if not any(candidates.soon[i] > threshold for i in alive):
                     alive, dropped = [], alive + dropped
         if dropped:
             ledger.any_dropped = True

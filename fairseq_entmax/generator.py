@@ -36,7 +36,7 @@ class SparseGenerator:
     A hypothesis of probability zero does not exist: it takes no place in the beam, costs no decoder row and is never
     returned. Every output that ends is kept, so the beam holds only prefixes that go on; the search of a sentence ends
     when nothing live is left, when nothing live can enter the `nbest` best (`bounding`), or, with length normalisation,
-    when enough outputs are finished and no live prefix is ahead of them at its present length.
+    when enough outputs are finished and no live prefix can enter the `nbest` best by ending at the next step.
 
     Hypotheses have fairseq's keys: `tokens`, `score`, `attention` `(src_len, tgt_len)` without padding, `alignment`,
     `positional_scores`. Further keys: `logprob` (true log probability), `support` (its size at each step), `truncated`

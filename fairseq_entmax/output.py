@@ -152,29 +152,45 @@ def refuse_stock_generator(task_name: str, alpha: float) -> None:
 
 
 def install_generator_guard() -> None:
-    """Wraps `FairseqTask.build_generator`, the one function of fairseq that this package wraps.
+    """Wraps `build_generator` of fairseq's tasks, the one function of fairseq that this package wraps.
 
     A task without the sparse generator (class attribute `has_sparse_generator`) may not decode or score with a model
-    whose output is sparse: fairseq's own models would silently fall back to softmax.
+    whose output is sparse: fairseq's own models would silently fall back to softmax. Tasks that build a generator of
+    their own (`translation_lev` and others) are guarded too, those that other plugins register later among them.
     """
-    from fairseq.tasks import FairseqTask
+    from fairseq.tasks import TASK_REGISTRY, FairseqTask
 
-    build_generator = FairseqTask.build_generator
-    if getattr(build_generator, "guards_sparse_output", False):
+    if getattr(FairseqTask.build_generator, "guards_sparse_output", False):
+        return
+    for task_class in [FairseqTask, *TASK_REGISTRY.values()]:
+        for base in task_class.__mro__:
+            _guard_generator_of(base)
+
+    @classmethod
+    def guard_subclass(cls, **kwargs):
+        super(FairseqTask, cls).__init_subclass__(**kwargs)
+        _guard_generator_of(cls)
+
+    FairseqTask.__init_subclass__ = guard_subclass
+
+
+def _guard_generator_of(task_class) -> None:
+    build_generator = vars(task_class).get("build_generator")
+    if build_generator is None or getattr(build_generator, "guards_sparse_output", False):
         return
 
     @functools.wraps(build_generator)
-    def guarded_build_generator(self, models, args, *rest, **kwargs):
+    def guarded_build_generator(self, models, *args, **kwargs):
         if not getattr(type(self), "has_sparse_generator", False):
             state = getattr(self, "state", None)
             alphas = [state.state_dict.get(ALPHA_KEY)] if state is not None else []
             alphas += [output_alpha(model) for model in models]
             for alpha in filter(is_sparse, alphas):
                 refuse_stock_generator(registered_task_name(type(self)), alpha)
-        return build_generator(self, models, args, *rest, **kwargs)
+        return build_generator(self, models, *args, **kwargs)
 
     guarded_build_generator.guards_sparse_output = True
-    FairseqTask.build_generator = guarded_build_generator
+    task_class.build_generator = guarded_build_generator
 
 
 def registered_task_name(task_class) -> str:

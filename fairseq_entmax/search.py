@@ -268,13 +268,13 @@ class Search:
 
     def _record(self, rows: Tensor, increment: Tensor, true_increment: Tensor, fall: Tensor) -> None:
         """Finish `rows`: their outputs end at this step."""
-        objective, length = self.options.objective, self.step + 1
-        live = self.rows.index_select(rows)
-        score = live.score + increment
-        logprob = live.logprob + true_increment
-        mass = (logprob - self.prefix_logprob.index_select(0, live.sentence)).exp()
-        low = objective.score(score - live.fall - fall, length)
-        columns = (live.sentence, objective.score(score, length), low, logprob, mass, increment, rows)
+        objective, length, live = self.options.objective, self.step + 1, self.rows
+        owner = live.sentence[rows]
+        score = live.score[rows] + increment
+        logprob = live.logprob[rows] + true_increment
+        mass = (logprob - self.prefix_logprob[owner]).exp()
+        low = objective.score(score - (live.fall[rows] + fall), length)
+        columns = (owner, objective.score(score, length), low, logprob, mass, increment, rows)
         step, nbest, lows = len(self.trace) - 1, self.options.nbest, {}
         for s, final, final_low, logp, m, inc, row in zip(*(c.tolist() for c in columns)):
             sentence = self.sentences[s]

@@ -430,4 +430,5 @@ def refuse_for_sparse(args: Namespace) -> None:
         value = getattr(args, name, off)
         if value is not None and value != off:
             option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} {value} is not available for models with a sparse output")
+            hint = "; use --diversity-rate or --sampling" if name == "diverse_beam_groups" else ""
+            raise ValueError(f"{option} {value} is not available for models with a sparse output{hint}")

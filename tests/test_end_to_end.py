@@ -137,6 +137,7 @@ def test_ensemble_of_sparse_and_dense_and_of_architectures__cases_18_74(corpus, 
         ["--max-len-a", "1", "--max-len-b", "1"],
         ["--min-len", "3"],
         ["--unkpen", "2"],
+        ["--diversity-rate", "0.5"],
         ["--beam", "40", "--nbest", "40"],
         ["--score-reference", "--print-alignment"],
         ["--scoring", "sacrebleu"],
@@ -161,9 +162,8 @@ def test_options_of_generation(corpus, trained, options):
     "options, match",
     [
         (["--diverse-beam-groups", "2", "--beam", "2"], "--diverse-beam-groups 2"),
-        (["--diversity-rate", "0.5"], "--diversity-rate 0.5"),
         (["--match-source-len"], "--match-source-len True"),
-        (["--constraints"], "--constraints ordered"),
+        (["--constraints"], "--constraints ordered: .* fairseq-interactive"),
         (["--retain-iter-history"], "--retain-iter-history True"),
         (["--temperature", "0"], "--temperature must be above 0"),
         (["--min-len", "300"], "--min-len 300 is above the longest output"),
@@ -214,6 +214,19 @@ def test_interactive(corpus, trained, tmp_path, monkeypatch):
     printed = interactive(corpus, trained, text, monkeypatch, *options)
     assert [fields[0] for _, fields in sorted(lines(printed, "S").items())] == ["a b c", "c", "", "d e a b", "b b"]
     assert {r["id"]: r["source"] for r in records(path)} == {0: "a b c", 1: "c", 2: "", 3: "d e a b", 4: "b b"}
+
+
+@pytest.mark.parametrize("kind", [["--constraints"], ["--constraints", "unordered"]], ids=lambda kind: kind[-1])
+def test_constraints_in_interactive__case_32(corpus, trained, tmp_path, monkeypatch, kind):
+    """Phrases come after tabs; a sentence without any is decoded as ever."""
+    path, text = tmp_path / "c.jsonl", "a b c\tb\td\nc d\ne a\te\n"
+    options = ["--buffer-size", 3, "--batch-size", 3, "--temperature", 3, "--certificate-file", path]
+    printed = interactive(corpus, trained, text, monkeypatch, *options, *kind)
+    found = {r["id"]: r for r in records(path)}
+    first = found[0]["hypotheses"][0]
+    assert first["score"] is None or {"b", "d"} <= set(first["tokens"])
+    assert "constraints" in found[0]["reason"] or found[0]["certificate"] == "none"
+    assert "e" in found[2]["hypotheses"][0]["tokens"] and len(lines(printed, "H")) == 3
 
 
 @pytest.mark.parametrize("options", [["--print-alignment", "soft"], ["--score-reference"]], ids=lambda o: o[0])

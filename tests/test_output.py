@@ -8,6 +8,7 @@ import torch
 import toy
 from fairseq.models import FairseqDecoder, FairseqEncoder, FairseqEncoderDecoderModel
 from fairseq.tasks import TASK_REGISTRY, FairseqTask, register_task
+from fairseq.tasks.fairseq_task import StatefulContainer
 from omegaconf import OmegaConf
 
 import fairseq_entmax.criterion  # noqa: F401  registers the names that settings refer to
@@ -198,6 +199,26 @@ class TestGeneratorGuard:
         self.task(SubclassOfSparseToyTask, **{output.ALPHA_KEY: 1.5}).build_generator([model()], Namespace())
         self.task(DenseToyTask).build_generator([model()], Namespace(), seq_gen_cls=2)
         assert self.built == [{"seq_gen_cls": 1}, {}, {"seq_gen_cls": 2}]
+
+
+def test_tasks_with_a_generator_of_their_own_are_guarded():
+    """translation_lev and others never call the `build_generator` that they inherit."""
+    own = {name for name, task in TASK_REGISTRY.items() if "build_generator" in vars(task)}
+    assert {"translation_lev", "translation_multi_simple_epoch", "translation_from_pretrained_bart"} <= own
+
+    class PluginTask(FairseqTask):  # registered after this package
+        def build_generator(self, models, args):
+            return "decodes with softmax"
+
+    for task_class in [*(TASK_REGISTRY[name] for name in own), PluginTask]:
+        task = task_class.__new__(task_class)
+        task.state = StatefulContainer()
+        if not getattr(task_class, "has_sparse_generator", False):
+            task.state.merge_state_dict({output.ALPHA_KEY: 1.5})
+            with pytest.raises(ValueError, match="--task translation_entmax"):
+                task.build_generator([model()], Namespace())
+    task.state = StatefulContainer()
+    assert task.build_generator([model()], Namespace()) == "decodes with softmax"
 
 
 def test_made_up_symbols_case_71():

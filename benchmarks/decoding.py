@@ -2,8 +2,9 @@
 
     python benchmarks/decoding.py DATA --sparse SPARSE.pt --softmax SOFTMAX.pt [--metric bleu --beam 5 ...]
 
-Both decode the same batches in this process, in turn, round after round; loading and batching are not timed. Rows are
-counted where the decoders run. Prints a markdown table. `benchmarks/decoding.sh` trains the two models first.
+All decode the same batches in this process, in turn, round after round; loading and batching are not timed, seconds are
+those of the best round, and ratios are medians over the rounds. Rows are counted where the decoders run. Prints
+markdown tables. `benchmarks/decoding.sh` trains the two models first.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import fairseq_entmax  # noqa: F401  registers the names
 
+STOCK = "fairseq's, softmax twin"
 OBJECTIVES = {"log probability (`--unnormalized`)": True, "normalised (default)": False}
 
 
@@ -43,7 +45,7 @@ class Contender:
     """A model under a task, ready to decode."""
 
     def __init__(self, name, task_name, checkpoint, options, generation):
-        self.name, self.checkpoint, self.generation = name, checkpoint, [*generation, "--task", task_name]
+        self.name, self.checkpoint, self.generation = name, checkpoint, ["--task", task_name, *generation]
         self.settings = {False: self.config(options), True: self.config(options, "--unnormalized")}
         self.task = tasks.setup_task(self.settings[False].task)
         models, _ = checkpoint_utils.load_model_ensemble([checkpoint], task=self.task)
@@ -51,6 +53,7 @@ class Contender:
         self.model.prepare_for_inference_(self.settings[False])
         self.counter = RowCounter(self.model.decoder)
         self.task.load_dataset(options.subset)
+        self.batches = self._batches(options)
 
     def config(self, options, *more):
         """fairseq's settings, as fairseq-generate would get them."""
@@ -58,7 +61,7 @@ class Contender:
         args = fairseq_options.parse_args_and_arch(fairseq_options.get_generation_parser(), argv)
         return convert_namespace_to_omegaconf(args)
 
-    def batches(self, options):
+    def _batches(self, options):
         """All batches of the test set, ordered by length as fairseq-generate does it."""
         dataset = self.task.dataset(options.subset)
         iterator = self.task.get_batch_iterator(
@@ -104,39 +107,29 @@ def quality(strings, references, metric):
     return f"{100 * sum(strings[i] == references[i] for i in strings) / len(strings):.2f} %"
 
 
-def measure(contenders, options):
-    batches = {c.name: c.batches(options) for c in contenders}
-    for title, unnormalized in OBJECTIVES.items():
-        seconds = {c.name: [] for c in contenders}
-        rows, calls, found, scores, lengths, claims = {}, {}, {}, {}, {}, {}
-        for c in contenders:  # warm up
-            c.decode(batches[c.name][:2], options, unnormalized)
-        for _ in range(options.rounds):
-            for c in contenders:
-                taken, best = c.decode(batches[c.name], options, unnormalized)
-                seconds[c.name].append(taken)
-                found[c.name] = best
-                rows[c.name], calls[c.name] = c.counter.rows / len(best), c.counter.calls
+def measure(contenders, options, unnormalized):
+    """Prints a table; the last contender is what the others are compared with."""
+    seconds = {c.name: [] for c in contenders}
+    found = {}
+    for c in contenders:  # warm up
+        c.decode(c.batches[:2], options, unnormalized)
+    for _ in range(options.rounds):
         for c in contenders:
-            best = found[c.name]
-            strings, references = c.texts(best, options)
-            scores[c.name] = quality(strings, references, options.metric)
-            lengths[c.name] = sum(len(h["tokens"]) for h in best.values()) / len(best)
-            proofs = [h["certificate"].certificate for h in best.values() if "certificate" in h]
-            share = 100 * sum(p != "none" for p in proofs) / max(len(proofs), 1)
-            claims[c.name] = f"{share:.1f} %" if proofs else "-"
-        sparse, stock = contenders
-        ratio = statistics.median(a / b for a, b in zip(seconds[sparse.name], seconds[stock.name]))
-        print(f"\nBy {title}: {len(best)} sentences, beam {options.beam}, batches of {options.batch_size}\n")
-        print(f"| generator | s (best of {options.rounds}) | rows a sentence | decoder calls | {options.metric} | "
-              "mean length | proved |")  # fmt: skip
-        print("| --- | --- | --- | --- | --- | --- | --- |")
-        for c in contenders:
-            n = c.name
-            print(f"| {n} | {min(seconds[n]):.2f} | {rows[n]:.1f} | {calls[n]} | {scores[n]} | {lengths[n]:.1f} | "
-                  f"{claims[n]} |")  # fmt: skip
-        print(f"| sparse / stock | {ratio:.2f} | {rows[sparse.name] / rows[stock.name]:.2f} | "
-              f"{calls[sparse.name] / calls[stock.name]:.2f} | | | |")  # fmt: skip
+            taken, found[c.name] = c.decode(c.batches, options, unnormalized)
+            seconds[c.name].append(taken)
+    base = contenders[-1]
+    print(f"| generator | seconds | time | rows a sentence | rows | decoder calls | {options.metric} | mean length | "
+          "proved |")  # fmt: skip
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for c in contenders:
+        best = found[c.name]
+        ratio = statistics.median(a / b for a, b in zip(seconds[c.name], seconds[base.name]))
+        length = sum(len(h["tokens"]) for h in best.values()) / len(best)
+        proofs = [h["certificate"].certificate != "none" for h in best.values() if "certificate" in h]
+        proved = f"{100 * sum(proofs) / len(proofs):.1f} %" if proofs else ""
+        print(f"| {c.name} | {min(seconds[c.name]):.2f} | {ratio:.2f} | {c.counter.rows / len(best):.1f} | "
+              f"{c.counter.rows / base.counter.rows:.2f} | {c.counter.calls} | "
+              f"{quality(*c.texts(best, options), options.metric)} | {length:.1f} | {proved} |")  # fmt: skip
 
 
 def main():
@@ -157,11 +150,17 @@ def main():
     options, generation = parser.parse_known_args()  # the rest goes to fairseq, for example --max-len-a 1.2
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {platform.machine()}, {options.device}")
-    contenders = [
-        Contender("this package, sparse model", "translation_entmax", options.sparse, options, generation),
-        Contender("fairseq's, softmax twin", "translation", options.softmax, options, generation),
-    ]
-    measure(contenders, options)
+    sparse, ours = options.sparse, "translation_entmax"
+    beam = Contender("sparse beam", ours, sparse, options, generation)
+    exact = Contender(
+        "greedy, then `--exact-search`", ours, sparse, options, ["--beam", "1", "--exact-search", *generation]
+    )
+    stock = Contender(STOCK, "translation", options.softmax, options, generation)
+    for title, unnormalized in OBJECTIVES.items():
+        print(
+            f"\nBy {title}: beam {options.beam}, batches of {options.batch_size}; time and rows relative to the last\n"
+        )
+        measure([beam, exact, stock] if unnormalized else [beam, stock], options, unnormalized)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ better output found on the way raises the threshold. For raw probability their n
 have probabilities that add up to at most 1, so at most ``1 / threshold`` of them are kept at each length.
 
 When more prefixes are alive than fit in memory, the least promising ones are deferred: only their tokens are kept, and
-their decoder states are computed again when their turn comes.
+their decoder states are computed again when their turn comes. So memory is bounded by `MAX_ROWS` decoder states. Each
+deferred prefix is visited once at most, so keeping some of their states would help only as far as it raises that bound;
+and states made at different steps cannot run in one batch, as fairseq's decoders take the position from its length.
 """
 
 import math

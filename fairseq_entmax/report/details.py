@@ -25,6 +25,7 @@ def make_detail(record: Record, reference: Optional[str] = None) -> Dict[str, An
     listed = sum(p for _, p in outputs[:MOST_OUTPUTS])
     detail = {
         "words": explain(record),
+        "complete": record["certificate"] == "complete",
         "symbols": source_symbols(record),
         "hypotheses": [_hypothesis(h, i < MOST_HYPOTHESES) for i, h in enumerate(record["hypotheses"])],
         "tree": [node.as_lists() for node in build_tree(outputs)],
@@ -45,7 +46,8 @@ def _hypothesis(hypothesis: Dict[str, Any], whole: bool) -> Dict[str, Any]:
         "support": hypothesis["support"],
     }
     if whole and "attention" in hypothesis:
-        kept["attention"] = [[[i, short(w)] for i, w in step if w > 0] for step in hypothesis["attention"]]
+        # A position that is recorded with 0 has a weight too small for the file: positive all the same.
+        kept["attention"] = [[[i, short(w)] for i, w in step] for step in hypothesis["attention"]]
     if whole and "candidates" in hypothesis:
         kept["candidates"] = [_candidates(step) for step in hypothesis["candidates"]]
     return kept

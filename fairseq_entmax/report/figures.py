@@ -103,10 +103,9 @@ class Figures:
         self.sums["support"] += sum(best["support"])
         self.support.update(map(class_of, best["support"]))
         for step in best.get("attention", ()):
-            weights = sum(1 for _, weight in step if weight > 0)
-            self.attention_steps += 1
-            self.sums["attention"] += weights
-            self.attention[class_of(weights)] += 1
+            self.attention_steps += 1  # whatever is recorded is above zero, also when it was rounded to zero
+            self.sums["attention"] += len(step)
+            self.attention[class_of(len(step))] += 1
         self.has_candidates |= "candidates" in best
         if row.correct is not None:
             self.has_references = True

@@ -93,8 +93,7 @@ def _attention(best: Dict[str, Any], symbols) -> Figure:
     weights = [[float("nan")] * width for _ in steps]  # not a number is drawn blank: exact zeros
     for line, step in zip(weights, steps):
         for i, weight in step:
-            if weight > 0:
-                line[i] = weight
+            line[i] = weight
     figure = new_figure(0.28 * width + 1.6, 0.28 * len(steps) + 1.2)
     axes = figure.subplots()
     image = axes.imshow(weights, cmap="Blues", vmin=-0.15, vmax=1, aspect="equal")

@@ -34,6 +34,8 @@
   }
   const number = (value, digits = 3) =>
     value > 0 && value < 10 ** -digits ? value.toExponential(1) : String(+value.toFixed(digits));
+  // Zeros are not recorded: what the file rounded to zero is above it.
+  const weightOf = (value, digits) => (value > 0 ? number(value, digits) : "below 1e-6");
   const isRtl = (symbols) => {
     const right = symbols.filter((s) => /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]|\ud83a/.test(s)).length;
     return right * 2 > symbols.filter((s) => /\p{L}/u.test(s) && !/^<.*>$/.test(s)).length;
@@ -174,7 +176,8 @@
     }
     return unpacked.get(number)[place % index.packed];
   }
-  const missing = (flag) => el("p", { class: "missing" }, "Not in this file: decode with ", el("code", {}, flag), ".");
+  const missing = (flag, note = "") =>
+    el("p", { class: "missing" }, "Not in this file: decode with ", el("code", {}, flag), "." + note);
 
   function heatMap(hypothesis, symbols) {
     const steps = hypothesis.attention;
@@ -183,7 +186,7 @@
     const names = Array.from({ length: width }, (_, i) => (symbols && symbols[i] !== undefined ? symbols[i] : String(i)));
     const readout = el("p", { class: "readout", "aria-live": "polite" }, "Point at a cell, or move with the arrow keys.");
     const head = el("tr", {}, el("td"), ...names.map((name) =>
-      el("th", { scope: "col", class: [...name].length > 3 ? "long" : null }, symbol(name))));
+      el("th", { scope: "col", class: [...name].length > 2 ? "long" : null }, symbol(name))));
     const body = steps.map((step, t) => {
       const weights = new Map(step);
       const cells = names.map((_, i) => {
@@ -191,7 +194,7 @@
         if (weights.has(i)) {
           td.className = "on";
           td.style.setProperty("--w", weights.get(i));
-          td.append(el("span", {}, number(weights.get(i))));
+          td.append(el("span", {}, weightOf(weights.get(i))));
         } else td.append(el("span", { class: "away" }, "0"));
         return td;
       });
@@ -203,7 +206,7 @@
       const step = new Map(steps[td.dataset.t]);
       const weight = step.get(Number(td.dataset.i));
       readout.replaceChildren(symbol(hypothesis.tokens[td.dataset.t] ?? td.dataset.t), " looks at ",
-        symbol(names[td.dataset.i]), ": " + (weight === undefined ? "exactly 0" : number(weight, 4)));
+        symbol(names[td.dataset.i]), ": " + (weight === undefined ? "exactly 0" : weightOf(weight, 4)));
     };
     const cellAt = (t, i) => table.querySelector(`td[data-t="${t}"][data-i="${i}"]`);
     let current = cellAt(0, 0);
@@ -237,7 +240,7 @@
       const candidates = el("td", { class: "candidates" });
       const step = hypothesis.candidates && hypothesis.candidates[t];
       for (const [name, p] of step ? step.top : [])
-        candidates.append(el("span", { class: name === token ? "candidate taken" : "candidate" }, symbol(name), " ", number(p)));
+        candidates.append(el("span", { class: name === token ? "candidate taken" : "candidate" }, symbol(name), " ", p > 0 ? number(p) : "below 1e-9"));
       if (step && step.rest) candidates.append(el("span", { class: "muted" }, `and ${step.rest[0]} more: ${number(step.rest[1])}`));
       return el("tr", {}, el("th", { scope: "row" }, String(t + 1)), el("td", {}, symbol(token)),
         el("td", { class: "size" }, bar(size / widest), " " + size), hypothesis.candidates ? candidates : null);
@@ -247,7 +250,7 @@
       el("div", { class: "scroll" }, el("table", { class: "steps" },
         el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)))),
         el("tbody", {}, ...lines))),
-      hypothesis.candidates ? null : missing("--certificate-candidates"));
+      hypothesis.candidates ? null : missing("--certificate-candidates", " (A dense model has none: every symbol is possible.)"));
   }
 
   function tree(detail) {
@@ -281,7 +284,7 @@
     const select = el("select", { dir: "auto", onchange: () => show(Number(select.value)) },
       ...detail.hypotheses.map((h, k) => el("option", { value: k }, title(h, k))));
     section.append(heading, el("p", { class: "answer" }, text(detail.hypotheses[0].text)),
-      el("p", {}, detail.words), el("h4", {}, "All outputs, with their probabilities"), tree(detail),
+      el("p", {}, detail.words), el("h4", {}, (detail.complete ? "All outputs" : "Outputs found") + ", with their probabilities"), tree(detail),
       el("p", { class: "choice" }, el("label", {}, "Shown below: ", select)), parts);
     show(0);
     return section;

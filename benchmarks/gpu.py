@@ -19,7 +19,7 @@ package = types.ModuleType("fairseq_entmax")
 package.__path__ = [str(Path(__file__).resolve().parents[1] / "fairseq_entmax")]
 sys.modules["fairseq_entmax"] = package
 
-from fairseq_entmax.ops import backend, entmax, kernels, token_entmax_loss  # noqa: E402
+from fairseq_entmax.ops import backend, entmax, entmax_loss, kernels, linear_entmax_loss, token_entmax_loss  # noqa: E402
 from fairseq_entmax.ops.loss_rows import Smoothing  # noqa: E402
 
 DEVICE = "cuda"
@@ -119,6 +119,46 @@ def check_offsets():
     right = torch.equal(loss[-1:], expected) and torch.equal(logits.grad[-1:], alone.grad)
     print(f"offsets beyond 32 bits, {rows} x {size}: {'right' if right else 'FAILED'}")
     return int(not right)
+
+
+def make_layer(size, scale, dtype, rows=256, dim=512):
+    """Features, weights and targets of an output layer; the larger `scale`, the sparser its outputs."""
+    features = torch.randn(rows, dim, device=DEVICE).mul_(scale * dim**-0.5).to(dtype).requires_grad_()
+    weight = torch.randn(size, dim, device=DEVICE).to(dtype).requires_grad_()
+    return features, weight, torch.randint(size, (rows,), device=DEVICE)
+
+
+def check_layer():
+    """Gradients of the output layer by sparse products against those of all logits, in float32."""
+    failures = 0
+    for size in (3001, 32000):
+        for scale in (3.0, 0.02):  # the support fits its buffer, and overflows it
+            features, weight, target = make_layer(size, scale, torch.float32)
+            kernels.Density.of(weight).sparse = True
+            loss = linear_entmax_loss(features, weight, target, reduction="sum")
+            ours = torch.autograd.grad(loss, (features, weight))
+            expected = entmax_loss(F.linear(features.double(), weight.double()), target, reduction="sum")
+            right = torch.autograd.grad(expected, (features, weight))
+            error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, right))
+            bad = not error < 1e-3  # the logits are products in float32, perhaps in tf32
+            failures += bad
+            print(f"output layer, {size} classes, scale {scale}: {error:.1e}" + ("  FAILED" if bad else ""))
+    return failures
+
+
+def time_layer(size):
+    """One step of the output layer in bfloat16, features to gradients, relative to softmax."""
+    features, weight, target = make_layer(size, 3.0, torch.bfloat16, rows=4096)
+
+    def step(loss):
+        return lambda: torch.autograd.grad(loss(), (features, weight))
+
+    softmax = milliseconds(step(lambda: F.cross_entropy(F.linear(features, weight).float(), target)))
+    print(f"{'output layer, softmax':<28} {size:>7} {softmax:.3f} ms")
+    for name, sparse in (("sparse", True), ("dense", False)):
+        kernels.Density.choose = lambda self, sparse=sparse: sparse
+        ours = milliseconds(step(lambda: linear_entmax_loss(features, weight, target)))
+        print(f"{'output layer, ' + name + ' products':<28} {size:>7} {ours:.3f} ms {ours / softmax:.2f} x softmax")
 
 
 def milliseconds(function):
@@ -243,7 +283,7 @@ def main():
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     failures = 0
     if options.only != "time":
-        failures = check_grid(start + options.seconds / 2) + check_offsets()
+        failures = check_grid(start + options.seconds / 2) + check_offsets() + check_layer()
         torch.cuda.empty_cache()
         print(f"checks: {failures} failed, {time.monotonic() - start:.0f} s")
     if options.only != "check":
@@ -254,6 +294,8 @@ def main():
                     continue
                 time_size(size, dtype)
                 torch.cuda.empty_cache()
+        for size in (18000, 32000):
+            time_layer(size)
     print(f"{time.monotonic() - start:.0f} s")
     sys.exit(failures > 0)
 

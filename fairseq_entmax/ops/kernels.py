@@ -12,13 +12,17 @@ from .kernels_launch import (
     structured_backward,
     structured_forward,
 )
+from .kernels_products import Density, has_lists, loss_and_gradients
 from .once import differentiable_once
 
 __all__ = [
+    "Density",
     "LONGEST",
     "LONGEST_STRUCTURED",
     "entmax_rows",
     "entmax_rows_each",
+    "has_lists",
+    "loss_and_gradients",
     "loss_rows",
     "structured_rows",
 ]

@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional
 import torch
 from torch.nn import functional as F
 
+from .backend import kernels, use_kernels
 from .loss import TokenLoss, _smoothing, check_reduction, find_kept, token_entmax_loss
 from .loss_rows import LongLoss, Smoothing
 from .once import differentiable_once
@@ -62,6 +63,7 @@ class _Pass:
         self.entries, self.pending = [], 0
         self.even = torch.zeros(len(features), dtype=torch.bool, device=features.device)  # rows in `entries`
         self.later = []  # rows whose logits the backward pass makes again
+        self.by_kernels = False
 
     def run(self):
         """The fields of `TokenLoss`, each `(rows,)`."""
@@ -69,15 +71,35 @@ class _Pass:
         size = _block_rows(self.weight)
         weight = self.weight.to(settings.dtype)
         buffer = torch.empty(min(size, len(self.features)), classes, dtype=settings.dtype, device=weight.device)
-        parts = []
+        solve, density, parts = self._solve_sparse if settings.sparse else self._solve_dense, None, []
+        if self._has_kernels(buffer):
+            density = kernels().Density.of(self.weight)
+            self.by_kernels = density.choose()
+            solve = self._solve_by_kernels if self.by_kernels else self._solve_dense
         for start in range(0, len(self.features), size):
             rows = slice(start, min(start + size, len(self.features)))
             features = self.features[rows].to(settings.dtype)
             logits = buffer[: len(features)]
             _multiply(features, weight, self.bias, logits)
-            solve = self._solve_sparse if settings.sparse else self._solve_dense
             parts.append(solve(logits, rows, features, weight))
-        return TokenLoss(*(torch.cat(field) for field in zip(*parts)))
+        fields = TokenLoss(*(torch.cat(field) for field in zip(*parts)))
+        if density is not None:
+            density.note(fields.support)
+        return fields
+
+    def _has_kernels(self, logits):
+        """Whether the kernels may multiply: they need one upstream gradient for all rows, and lists of the support."""
+        settings = self.settings
+        wanted = settings.grad and settings.summed and settings.alpha != 1
+        return wanted and use_kernels(logits) and kernels().has_lists(logits.shape[1], settings.alpha)
+
+    def _solve_by_kernels(self, logits, rows, features, weight):
+        settings, target = self.settings, self.target[rows]
+        self.even[rows] = target != settings.ignore_index
+        return kernels().loss_and_gradients(
+            logits, target, settings.alpha, settings.smoothing, settings.ignore_index, features, weight,
+            self.gradients.buffers(rows),
+        )  # fmt: skip
 
     def _solve_dense(self, logits, rows, features, weight):
         settings, target = self.settings, self.target[rows]
@@ -152,7 +174,7 @@ class _Pass:
         row_grad = row_grad.to(gradients.dtype).expand(len(self.features))
         if self.entries:
             gradients.add_entries(self.collected(), row_grad)
-        if settings.smoothing.share and settings.sparse:
+        if settings.smoothing.share and (settings.sparse or self.by_kernels):
             gradients.add_even(row_grad * self.even * settings.smoothing.share, settings.smoothing.mask)
         if self.later:
             weight = self.weight.to(settings.dtype)

@@ -75,6 +75,12 @@ class LayerGradients:
             self._make("bias")
             self.bias.sub_(mask.to(self.dtype) * row_share.sum())
 
+    def buffers(self, rows):
+        """The sums themselves, features only of `rows`, to be added to; None where not wanted."""
+        names = ("features", "weight", "bias")
+        features, weight, bias = (self._make(n) if w else None for n, w in zip(names, self.wanted))
+        return None if features is None else features[rows], weight, bias
+
     def scaled(self, factor):
         """A copy in which everything is multiplied by a single number."""
         copy = LayerGradients(*self.inputs, self.wanted)
@@ -90,7 +96,7 @@ class LayerGradients:
     def _make(self, name):
         if getattr(self, name) is None:
             like = dict(zip(("features", "weight", "bias"), self.inputs))[name]
-            setattr(self, name, torch.zeros_like(like, dtype=self.dtype))
+            setattr(self, name, torch.zeros(like.shape, dtype=self.dtype, device=like.device))
         return getattr(self, name)
 
     def _add(self, name, value):

@@ -27,6 +27,7 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from fairseq_entmax.ops import kernels_launch as launch  # noqa: E402
+from fairseq_entmax.ops import kernels_products  # noqa: E402
 from fairseq_entmax.ops.kernels_solve import GENERAL, HALF, MIXED, ONE, STEEP  # noqa: E402
 
 POINTERS = {
@@ -40,7 +41,7 @@ POINTERS = {
     "starts_ptr": "*i8",
     "order_ptr": "*i32",
 }
-MATRICES = ("scores_ptr", "logits_ptr", "probs_ptr", "result_ptr")
+MATRICES = ("scores_ptr", "logits_ptr", "probs_ptr", "result_ptr", "features_ptr", "weight_ptr")
 NUMBERS = ("exponent", "gold", "share", "mask_size", "strength", "gamma")
 NAMES = {HALF.value: "1.5", ONE.value: "2", GENERAL.value: "up to 2", STEEP.value: "above 2", MIXED.value: "by row"}
 
@@ -116,6 +117,17 @@ def structured_jobs(sizes):
         yield structured.structured_backward_kernel, {"COLUMNS": columns, "SORTED": True}, warps
 
 
+def layer_jobs(kind, capacities):
+    products = kernels_products
+    for capacity in capacities:
+        constants = {"TO_FEATURES": True, "TO_WEIGHT": True, "TO_BIAS": True, "KIND": kind, "CAPACITY": capacity}
+        yield (
+            products.layer_gradient_kernel,
+            {**constants, "CHUNK": products.CHUNK, "DIM": products.DIM},
+            products.WARPS,
+        )
+
+
 def compile_for(capability, matrix, kernel, constants, *limits, **more):
     """Compile one kernel and print its record."""
     record = {"kernel": kernel.__name__, "warps": limits[0], **more}
@@ -138,6 +150,10 @@ def main(everything):
             if whole:
                 compile_for(80, "*fp32", kernel, constants, *limits, alpha=name)
             compile_for(90, "*bf16", kernel, constants, *limits, alpha=name)
+        for kernel, constants, *limits in layer_jobs(kind, [256, launch.LIST] if everything else [launch.LIST]):
+            if name != "by row" and whole:
+                compile_for(80, "*fp32", kernel, constants, *limits, alpha=name)
+                compile_for(90, "*bf16", kernel, constants, *limits, alpha=name)
     for kernel, constants, *limits in structured_jobs([2**n for n in range(4, 11)] if everything else [1024]):
         compile_for(80, "*fp32", kernel, constants, *limits)
         compile_for(90, "*bf16", kernel, constants, *limits)

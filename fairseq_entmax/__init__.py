@@ -23,5 +23,5 @@ if _registers():
     compat_fairseq.avoid_transformer_fast_path()
     output.install_generator_guard()
 
-    from . import criterion, lstm, scoring, task, transformer  # noqa: F401
+    from . import criterion, lstm, plateau, scoring, task, transformer  # noqa: F401
     from .outputs import enumerate_outputs, suggest  # noqa: F401

@@ -13,12 +13,14 @@ from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 
+from . import plateau
 from .certificate import COMPLETE, OPTIMAL
 from .compat_fairseq import check_batch_buckets
 from .generator import EXACT_BUDGET, EntmaxGenerator, SparseGenerator
 from .output import checkpoint_output_alpha, is_sparse, output_alpha, set_output_alpha
 from .records import CertificateRecorder
 from .reference_scorer import ReferenceScorer
+from .resume import DICTIONARIES_KEY, check_dictionaries, check_start, fingerprint
 from .scoring import edit_distance, edit_units, spelled_in_symbols
 
 logger = logging.getLogger(__name__)
@@ -146,10 +148,18 @@ class TranslationEntmaxTask(TranslationTask):
             raise ValueError(f"subset {split} of {self.cfg.data} has no sentence")
 
     def get_batch_iterator(self, dataset, *args, **kwargs):
-        """fairseq's, but with every batch: some builds of fairseq drop the last one when its size is no multiple of
-        --required-batch-size-multiple (8 by default), without a word."""
+        """fairseq's, but with every batch, and the same batches after an interruption.
+
+        Some builds of fairseq drop the last batch when its size is no multiple of --required-batch-size-multiple (8 by
+        default), without a word."""
         kwargs["required_batch_size_multiple"] = 1
+        epoch, known = kwargs.get("epoch", 1), self.dataset_to_epoch_iter.get(dataset)
+        if not kwargs.get("update_epoch_batch_itr", False):
+            kwargs["epoch"] = 1  # some builds mix the batches anew by the epoch that a process happens to begin with
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
+        if iterator is not known:
+            iterator.epoch = max(epoch, 1)
+            dataset.set_epoch(iterator.epoch)
         if self._decodes_only and not isinstance(dataset, InferenceDataset):
             next_epoch_itr = iterator.next_epoch_itr
 
@@ -199,14 +209,18 @@ class TranslationEntmaxTask(TranslationTask):
     # ------------------------------------------------------------------ models
 
     def load_state_dict(self, state_dict: Dict[str, Any]):
+        check_dictionaries(state_dict, fingerprint(self.src_dict, self.tgt_dict), "the checkpoint")
         self._loaded_state = dict(state_dict)  # of this checkpoint alone: the task's own state merges them
         super().load_state_dict(state_dict)
 
     def build_criterion(self, cfg, *args, **kwargs):  # from_checkpoint is unknown to fairseq 0.12.2
         self._decodes_only = False
+        self.state.merge_state_dict({DICTIONARIES_KEY: fingerprint(self.src_dict, self.tgt_dict)})
         return super().build_criterion(cfg, *args, **kwargs)
 
     def build_model(self, cfg, from_checkpoint=False):
+        if not from_checkpoint:
+            check_start(cfg, fingerprint(self.src_dict, self.tgt_dict))
         model = FairseqTask.build_model(self, cfg, from_checkpoint=from_checkpoint)
         if from_checkpoint:
             alpha = checkpoint_output_alpha(self._loaded_state, cfg)
@@ -316,6 +330,9 @@ class TranslationEntmaxTask(TranslationTask):
             self.recorder.close()
 
     # ------------------------------------------------------------------ validation in training
+
+    def post_validate(self, model, stats, agg):
+        plateau.remember(stats)
 
     def valid_step(self, sample, model, criterion):
         loss, sample_size, logging_output = FairseqTask.valid_step(self, sample, model, criterion)

@@ -10,12 +10,12 @@ PACKAGE = Path(fairseq_entmax.__file__).parent
 # Each module may import from its own row and from the rows above it.
 LAYERS = [
     ["ops"],
-    ["checkpoints", "compat_fairseq", "scoring"],
+    ["checkpoints", "compat_fairseq", "mappings", "plateau", "resume", "scoring"],
     ["output"],
     ["attention", "output_layer", "recurrence"],
     ["criterion"],
     ["lstm_options", "lstm", "transformer_attention", "transformer_options", "transformer"],
-    ["certificate", "ensemble"],
+    ["certificate", "constraints", "ensemble"],
     ["search_state", "search", "beam", "exact_search", "hypotheses", "stock", "reference_scorer", "generator"],
     ["records", "outputs"],
     ["task"],

@@ -37,10 +37,10 @@ class ObservedBeamSearch(BeamSearch):
         self.live_bound: Dict[int, float] = {}
         self.rows: Dict[int, int] = {}
 
-    def step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None, candidate_multiple=2):
+    def step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None, **kwargs):
         if bool(torch.isneginf(lprobs).all()):
             raise ValueError("no token has a probability above zero for any sentence of a batch: NaN in the model?")
-        result = super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, candidate_multiple)
+        result = super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, **kwargs)
         cand, token = result[0].double(), result[1]
         beam, length = lprobs.size(1), step + 1
         error = self.token_error * length

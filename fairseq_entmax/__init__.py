@@ -24,4 +24,5 @@ if _registers():
     output.install_generator_guard()
 
     from . import criterion, lstm, plateau, scoring, task, transformer  # noqa: F401
+    from .hub import load  # noqa: F401
     from .outputs import enumerate_outputs, suggest  # noqa: F401

@@ -17,7 +17,7 @@ LAYERS = [
     ["lstm_options", "lstm", "transformer_attention", "transformer_options", "transformer"],
     ["certificate", "constraints", "ensemble"],
     ["search_state", "search", "beam", "exact_search", "hypotheses", "stock", "reference_scorer", "generator"],
-    ["records", "outputs"],
+    ["records", "outputs", "hub"],
     ["task"],
     ["doctor", "__main__", "__init__"],
 ]

@@ -1,0 +1,81 @@
+"""fairseq-hydra-train with our settings file, and models from Python."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import commands
+import pytest
+import torch
+import yaml
+
+import fairseq_entmax
+from fairseq_entmax.generator import EntmaxGenerator
+
+EXAMPLES = Path(__file__).parent.parent / "user_dir_examples"
+commands.SMALL["transformer_entmax"] = commands.SMALL["transformer"]
+
+
+def hydra_train(folder, *overrides, directory=EXAMPLES, name="quickstart"):
+    argv = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", directory, "--config-name", name]
+    argv += [f"hydra.run.dir={folder}", f"common.user_dir={commands.USER_DIR}", f"checkpoint.save_dir={folder}/ckpt"]
+    done = subprocess.run(
+        [str(word) for word in [*argv, *overrides]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HYDRA_FULL_ERROR": "1"},
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "ckpt" / "checkpoint_last.pt"
+
+
+def test_quickstart_settings_train_under_hydra_case_62(corpus, tmp_path):
+    checkpoint = hydra_train(tmp_path, f"task.data={corpus}", "optimization.max_epoch=2")
+    state = torch.load(checkpoint, map_location="cpu")
+    assert state["task_state"]["entmax_output_alpha"] == 1.5
+    layers = {name.split(".")[2] for name in state["model"] if name.startswith("decoder.gates.")}
+    assert layers == {"0", "1"}  # the preset has two, which the file does not say
+    assert state["model"]["decoder.gates.0.weight"].shape == (800, 400)  # and the file says 200 units
+    printed = commands.generate(corpus, checkpoint, "--beam", 3, "--max-len-b", 8)
+    assert len(commands.lines(printed, "H")) == 30 and "Certificates:" in printed
+
+
+def test_transformer_trains_under_hydra_case_62(corpus, tmp_path):
+    settings = yaml.safe_load((EXAMPLES / "quickstart.yaml").read_text())
+    sizes = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 16, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 16}
+    sizes.update(encoder_layers=1, decoder_layers=1, learn_attention_alpha=True, share_all_embeddings=True)
+    settings["model"] = {"_name": "transformer_entmax_iwslt_de_en", **sizes}
+    settings["criterion"] = {"_name": "entmax", "entmax_alpha": 1.25}
+    (tmp_path / "mine.yaml").write_text("# @package _global_\n" + yaml.safe_dump(settings))
+    epochs = "optimization.max_epoch=1"
+    checkpoint = hydra_train(tmp_path, f"task.data={corpus}", epochs, directory=tmp_path, name="mine")
+    model = fairseq_entmax.load(checkpoint).models[0]
+    assert model.decoder.output_alpha == 1.25
+    assert model.decoder.layers[0].encoder_attn.mapping.alpha.raw.shape == (4, 1, 1)  # heads of the preset
+
+
+def test_translates_in_five_lines(corpus, trained, tmp_path):
+    model = fairseq_entmax.load(trained, max_len_b=8)
+    assert model.translate("a b c") == "a b c"
+    assert model.translate(["d e", "a"], beam=2) == ["d e", "a"]
+    assert isinstance(model.task.build_generator(model.models, model.cfg.generation), EntmaxGenerator)
+    pair = fairseq_entmax.load(trained, trained, data=corpus)
+    assert len(pair.models) == 2 and pair.translate("b a d") == "b a d"
+
+
+def test_stock_architecture_under_the_stock_task_loads_under_ours_case_74(corpus, tmp_path):
+    commands.train(corpus, tmp_path, arch="lstm", task="translation", criterion="sparsemax")
+    model = fairseq_entmax.load(tmp_path / "checkpoint_last.pt", max_len_b=5)
+    assert model.task.has_sparse_generator and model.models[0].decoder.output_alpha == 2.0
+    hypotheses = model.generate(model.encode("a b"), beam=2)
+    assert hypotheses[0]["certificate"].certificate in ("complete", "optimal", "none")
+
+
+def test_load_refuses_what_is_no_option(trained):
+    with pytest.raises(ValueError, match="no option of generation is called bean"):
+        fairseq_entmax.load(trained, bean=5)
+    with pytest.raises(ValueError, match="at least one checkpoint"):
+        fairseq_entmax.load()

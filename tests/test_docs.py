@@ -185,9 +185,10 @@ def test_every_option_that_is_named_exists(page, known_options):
     assert named - known_options - OTHERS == set()
 
 
-# Options of the recipes and of torch's launcher.
+# Options of the recipes, of torch's launcher and of hydra.
 OTHERS = {"--help", "--softmax", "--quick", "--wheel", "--tables"}
 OTHERS |= {"--nproc_per_node", "--nnodes", "--node_rank", "--master_addr", "--master_port"}
+OTHERS |= {"--config-dir", "--config-name"}
 
 
 def test_figures_appear_in_progress_bar_tensorboard_and_json(corpus, tmp_path, monkeypatch):

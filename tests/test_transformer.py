@@ -14,6 +14,7 @@ from fairseq_entmax.criterion import Entmax15Criterion
 from fairseq_entmax.ensemble import Ensemble
 from fairseq_entmax.ops import token_entmax_loss
 from fairseq_entmax.output_layer import token_loss_in_forward
+from fairseq_entmax.transformer import TransformerEntmaxModel
 from fairseq_entmax.transformer_attention import SparseMultiheadAttention
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -340,3 +341,11 @@ def test_checkpoint_holds_plain_types_and_the_model_comes_back_case_74(learnt):
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
     assert isinstance(task, tasks.TASK_REGISTRY["translation_entmax"])
     assert model.decoder.output_alpha == 1.5 and len(attention_alphas(model)) == 3
+
+
+def test_from_pretrained_builds_our_task_case_74(corpus, learnt):
+    folder, name = learnt[0].parent, learnt[0].name
+    hub = TransformerEntmaxModel.from_pretrained(str(folder), name, data_name_or_path=corpus)
+    assert isinstance(hub.task, tasks.TASK_REGISTRY["translation_entmax"])
+    assert hub.models[0].decoder.output_alpha == 1.5
+    assert "certificate" in hub.generate(hub.encode("a b"), beam=2)[0]

@@ -1,9 +1,9 @@
 """Find the support of long rows without looking at most of them, and solve rows whose support is wide.
 
 The threshold of any subset of the scores is a lower bound of the threshold of the row (more entries only add to the
-sum that must be one). The subset here is the maximum of each block of columns: only blocks whose maximum passes its
-threshold can hold probability, and only the few entries above it are solved, exactly, in float64. Solved by Newton from
-below, the bound holds at any step; only rounding needs a margin.
+sum that must be one). The subset here is the maximum of each block of columns, and all of the block that holds the
+largest score. Only blocks whose maximum passes its threshold can hold probability, and only the few entries above it
+are solved, exactly, in float64. Solved by Newton from below, the bound holds at any step; only rounding needs a margin.
 """
 
 from typing import NamedTuple
@@ -60,25 +60,33 @@ def _find_in_chunk(scores, alpha):
     maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(-1)
     if whole < size:
         maxima = torch.cat([maxima, scores[:, whole:].amax(-1, keepdim=True)], 1)
-    shifted, maximum = reference.shift_rows(maxima.double())
-    bound = reference.solve(shifted, alpha)[1] - MARGIN
-    bound = bound.masked_fill(maximum == torch.finfo(maximum.dtype).min, torch.nan)
-    limit = _round_down(maximum + bound / exponent, scores.dtype)
     # The last block starts early enough to be complete; what it shares with the one before is masked below.
     starts = (torch.arange(maxima.shape[1], device=scores.device) * BLOCK).clamp_(max=size - BLOCK)
     windows = scores.reshape(-1).unfold(0, BLOCK, 1)
     first = torch.arange(len(scores), device=scores.device) * size
+    shared = BLOCK - size + whole if whole < size else 0
 
-    best_start = starts[maxima.argmax(-1)]
-    best = best_start + windows.index_select(0, first + best_start).argmax(-1)
+    best_block = maxima.argmax(-1)
+    best_start = starts[best_block]
+    best_window = windows.index_select(0, first + best_start)
+    best = best_start + best_window.argmax(-1)
+    # Frequent words stand side by side, so the best block may hold many of the row's largest: all of it is used.
+    if shared:
+        overlap = (best_block == maxima.shape[1] - 1)[:, None] & (torch.arange(BLOCK, device=scores.device) < shared)
+        best_window = best_window.masked_fill(overlap, -torch.inf)
+    subset = torch.cat([maxima.scatter(1, best_block[:, None], -torch.inf), best_window], 1)
+    shifted, maximum = reference.shift_rows(subset.double())
+    bound = reference.solve(shifted, alpha)[1] - MARGIN
+    bound = bound.masked_fill(maximum == torch.finfo(maximum.dtype).min, torch.nan)
+    limit = _round_down(maximum + bound / exponent, scores.dtype)
 
     hits = maxima >= limit
     read_whole = hits.sum(1) > maxima.shape[1] * WHOLE_SHARE
     rows, blocks = (hits & ~read_whole[:, None]).nonzero(as_tuple=True)
     found = windows.index_select(0, first[rows] + starts[blocks])
     inside = found >= limit[rows]
-    if whole < size:
-        inside[blocks == maxima.shape[1] - 1, : BLOCK - size + whole] = False
+    if shared:
+        inside[blocks == maxima.shape[1] - 1, :shared] = False
     window, position = inside.nonzero(as_tuple=True)
     narrow = [(rows[window], starts[blocks[window]] + position, found[window, position])]
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from oracles import entmax_digits, entmax_oracle
 
 from fairseq_entmax.ops import entmax, entmax15, sparsemax
+from fairseq_entmax.ops.support import find_support
 
 INF = float("inf")
 ALPHAS = [1.001, 1.05, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0]
@@ -299,3 +300,19 @@ def test_ops_import_without_fairseq():
         "import fairseq_entmax.ops"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("size", [1025, 1100, 4096])
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_large_scores_side_by_side(where, alpha, size):
+    """As the frequent words of a sorted vocabulary are: one block of columns then holds most of the support."""
+    scores = torch.randn(9, size, generator=torch.Generator().manual_seed(size)) * 0.2
+    columns = slice(0, 130) if where == "first" else slice(size - 130, size)
+    scores[:, columns] += torch.linspace(1.5, 0.9, 130) if where == "first" else torch.linspace(0.9, 1.5, 130)
+    if alpha > 1.3:  # below, many have probability
+        assert len(find_support(scores, alpha).wide) == 0
+    probs, exact = entmax(scores, alpha), entmax_oracle(scores, alpha)
+    assert (probs - exact).abs().max() < 2e-7
+    assert torch.equal((probs > 0) | (exact < 1e-12), torch.ones_like(probs, dtype=torch.bool))
+    assert not (probs[exact == 0] > 1e-12).any()

@@ -57,9 +57,12 @@ def test_suggest_gives_the_support(loaded):
     assert [c.probability for c in found] == sorted((c.probability for c in found), reverse=True)
     ended = fairseq_entmax.suggest(models[0], source, known.outputs[0].text)
     assert "</s>" in [c.symbol for c in ended]
-    impossible = next(s for s in "abcde" if s not in [c.symbol for c in found])
-    with pytest.raises(ValueError, match=f"prefix: '{impossible}' has probability zero after '{first}'"):
-        fairseq_entmax.suggest(models, "a b c", f"{first} {impossible} b")
+    words = known.outputs[0].text.split()
+    prefixes = [words[:n] for n in range(len(words) + 1)]
+    offers = [{c.symbol for c in fairseq_entmax.suggest(models, source, " ".join(prefix))} for prefix in prefixes]
+    prefix, letter = next((p, x) for p, offer in zip(prefixes, offers) for x in "abcde" if x not in offer)
+    with pytest.raises(ValueError, match=f"prefix: '{letter}' has probability zero after '{' '.join(prefix)}'"):
+        fairseq_entmax.suggest(models, source, " ".join([*prefix, letter, "b"]))
 
 
 def test_enumeration_of_a_trained_model_agrees_with_suggest(loaded):

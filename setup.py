@@ -7,6 +7,9 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
 
+REPORT = ["matplotlib>=3.6", "Jinja2>=3"]
+DOCS = ["pdoc>=14"]
+
 
 def read_version() -> str:
     text = (ROOT / "fairseq_entmax" / "__init__.py").read_text(encoding="utf-8")
@@ -30,6 +33,7 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     packages=find_packages(include=["fairseq_entmax", "fairseq_entmax.*"]),
+    package_data={"fairseq_entmax.report": ["page.html", "page.css", "page.js"]},
     python_requires=">=3.9,<3.13",
     install_requires=[
         "torch>=1.12",
@@ -49,9 +53,12 @@ setup(
             "entmax==1.3",
             # The kernels are tested in its interpreter; they need torch 2.4.
             "triton>=3.6; platform_system=='Linux' and python_version>='3.11'",
+            *REPORT,
+            *DOCS,
         ],
         "triton": ["triton>=3.6; platform_system=='Linux'"],
-        "report": ["matplotlib>=3.5", "Jinja2>=3"],
+        "report": REPORT,
+        "docs": DOCS,
     },
     classifiers=[
         "License :: OSI Approved :: MIT License",

@@ -38,8 +38,8 @@ def check_start(model_cfg, own: str) -> None:
     refuse_broken(path)
     try:
         state = torch.load(path, map_location="cpu", mmap=True)  # reads no weights
-    except TypeError:
-        return  # older torch, for which this would be to load everything twice
+    except TypeError:  # older torch
+        state = torch.load(path, map_location="cpu")
     except RuntimeError as error:
         if "mmap" in str(error):
             return  # a file of the old format

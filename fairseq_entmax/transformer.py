@@ -8,6 +8,7 @@ from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModelBase
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
+from torch import nn
 
 from . import output
 from .attention import attention_alphas
@@ -72,7 +73,22 @@ class TransformerEntmaxDecoder(TransformerDecoderBase):
         return _checkpointed(TransformerEntmaxDecoderLayer(cfg, no_encoder_attn), cfg)
 
 
+# fairseq 0.12.2 keeps second copies of a layer's weights for the fused path of torch, which stays off here. They never
+# get a gradient, which DistributedDataParallel takes for an error, and other releases cannot load them.
+_COPIES = [f"{layer}_{kind}" for layer in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
+
+
 class TransformerEntmaxEncoderLayer(TransformerEncoderLayerBase):
+    def __init__(self, cfg, return_fc=False):
+        super().__init__(cfg, return_fc)
+        for name in _COPIES:
+            self._parameters.pop(name, None)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        for name in _COPIES:
+            state_dict.pop(prefix + name, None)
+        nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
+
     def build_self_attention(self, embed_dim, cfg):
         if cfg.attention_settings.uses_softmax("encoder"):
             return super().build_self_attention(embed_dim, cfg)

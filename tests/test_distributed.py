@@ -169,5 +169,7 @@ def test_two_processes_learn_what_one_does_with_the_doubled_batch_case_22_case_5
         commands.run("train", *(word for word in argv if word not in drop))
         one = torch.load(tmp_path / name / "checkpoint_last.pt", map_location="cpu")["model"]
         assert logged(tmp_path / name / "log.json") == pytest.approx(log, abs=2e-3)
-        assert all(torch.allclose(one[key], state[key], atol=1e-4) for key in state)
+        assert all(
+            torch.allclose(one[key], state[key], atol=1e-4) for key in state if not key.endswith("_float_tensor")
+        )
     assert (tmp_path / "two" / "checkpoint_best.pt").exists()

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import signal
@@ -23,7 +24,8 @@ from fairseq_entmax import plateau
 from fairseq_entmax.criterion import SparseCriterion
 
 commands.SMALL["transformer_entmax"] = commands.SMALL["transformer"]
-UPDATES = 3  # in an epoch: 40 sentences in batches of 16
+# In fairseq 0.12.2: second copies of weights in encoder layers, and memory that is never set.
+NOT_LEARNT = re.compile(r"\.\d+\.\w+_(weight|bias)$|_float_tensor$")
 EPOCHS = 3
 
 
@@ -38,7 +40,8 @@ def train(data, folder, *options, epochs=EPOCHS, **settings):
 
 
 def weights(folder, name="checkpoint_last.pt"):
-    return torch.load(Path(folder) / name, map_location="cpu")["model"]
+    state = torch.load(Path(folder) / name, map_location="cpu")["model"]
+    return {key: value for key, value in state.items() if not NOT_LEARNT.search(key)}
 
 
 def same(one, other, atol=0.0):
@@ -134,15 +137,17 @@ def test_full_disk_stops_training_and_keeps_the_last_checkpoint(data, straight, 
     error = tmp_path / "error"
 
     def no_space():
+        error.write_text("killed by the file system")  # so it is where torch does not turn this into an exception
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before) // 2))
         try:
             with mock.patch("fairseq.checkpoint_utils.time.sleep"):
                 train(data, tmp_path)
+            error.write_text("")
         except Exception as raised:
             error.write_text(str(raised))
 
     in_a_process(no_space).join(120)
-    assert any(word in error.read_text() for word in ("writ", "large", "space"))
+    assert any(word in error.read_text() for word in ("writ", "large", "space", "killed"))
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
     assert resumes(data, tmp_path, straight)
 
@@ -172,9 +177,8 @@ def test_checkpoint_of_another_vocabulary(data, straight, tmp_path):
     other = str(tmp_path / "bin")
     with pytest.raises(ValueError, match=r"checkpoint_last.pt was trained with other dictionaries"):
         train(other, tmp_path / "run")
-    if hasattr(torch.serialization, "add_safe_globals"):
-        with pytest.raises(ValueError, match=r"checkpoint_last.pt was trained with other dictionaries"):
-            train(other, tmp_path / "new", "--finetune-from-model", tmp_path / "run" / "checkpoint_last.pt")
+    with pytest.raises(ValueError, match=r"checkpoint_last.pt was trained with other dictionaries"):
+        train(other, tmp_path / "new", "--finetune-from-model", tmp_path / "run" / "checkpoint_last.pt")
     with pytest.raises(ValueError, match="the checkpoint was trained with other dictionaries"):
         commands.generate(other, tmp_path / "run" / "checkpoint_last.pt", "--gen-subset", "valid")
 
@@ -186,9 +190,10 @@ def test_a_softmax_model_becomes_a_sparse_one(data, tmp_path):
     for criterion, alpha in (("entmax15", 1.5), ("sparsemax", 2.0)):
         folder = tmp_path / criterion
         train(data, folder, *options, "--lr", 1e-9, arch="transformer_entmax", criterion=criterion, epochs=1)
-        start, state = weights(dense), torch.load(folder / "checkpoint_last.pt", map_location="cpu")
+        start = weights(dense)
+        state = torch.load(folder / "checkpoint_last.pt", map_location="cpu")
         assert all(torch.allclose(state["model"][key], start[key], atol=1e-6) for key in start)
-        assert [key for key in state["model"] if key not in start] == [
+        assert [key for key in state["model"] if key not in start and not NOT_LEARNT.search(key)] == [
             f"{place}.mapping.alpha.raw"
             for place in ("encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.encoder_attn")
         ]

@@ -158,7 +158,11 @@ def main():
     parser.add_argument("--only", choices=("loss", "mapping", "structured"))
     parser.add_argument("--alpha", action="append", type=float, help="default 1.5, 2 and 1.3 (may be repeated)")
     parser.add_argument("--no-bisect", action="store_true", help="leave out the slow comparison for other alpha")
+    parser.add_argument("--no-public", action="store_true", help="leave the entmax package out, slow on long rows")
     args = parser.parse_args()
+    if args.no_public:
+        global HAS_ENTMAX
+        HAS_ENTMAX = False
     torch.set_num_threads(args.threads)
     alphas, shapes, bisect = args.alpha or [1.5, 2.0, 1.3], args.shape or SHAPES, not args.no_bisect
     print(f"torch {torch.__version__}, {args.threads} threads, {platform.processor() or platform.machine()}")

@@ -11,15 +11,8 @@ from .ops import LearnedAlpha, entmax, fusedmax, oscarmax, pnormmax
 from .recurrence import StepMatrix
 
 
-def _pnormmax(scores, mask, **options):
-    # The gradient of a row without any position is 0 / 0 there, so such a row is solved without its mask.
-    empty = ~mask.any(dim=-1, keepdim=True)
-    weights = pnormmax(scores.masked_fill(empty, 0.0), mask=mask | empty, **options)
-    return weights.masked_fill(empty, 0.0)
-
-
 ALPHAS = {"softmax": 1.0, "sparsemax": 2.0, "entmax15": 1.5, "entmax": 1.5}
-STRUCTURED = {"fusedmax": fusedmax, "oscarmax": oscarmax, "pnormmax": _pnormmax}
+STRUCTURED = {"fusedmax": fusedmax, "oscarmax": oscarmax, "pnormmax": pnormmax}
 MAPPINGS = (*ALPHAS, *STRUCTURED)
 # An option and the mappings that it means something for.
 GOES_WITH = {

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from .ops import LearnedAlpha, entmax, fusedmax, oscarmax, pnormmax
 from .recurrence import StepMatrix
 
-
 ALPHAS = {"softmax": 1.0, "sparsemax": 2.0, "entmax15": 1.5, "entmax": 1.5}
 STRUCTURED = {"fusedmax": fusedmax, "oscarmax": oscarmax, "pnormmax": pnormmax}
 MAPPINGS = (*ALPHAS, *STRUCTURED)

@@ -48,6 +48,7 @@ setup(
     extras_require={
         "test": [
             "pytest>=7",
+            "pytest-xdist>=3",
             "hypothesis>=6",
             "ruff==0.17.6",
             "entmax==1.3",

@@ -65,18 +65,8 @@ def training_step(task, arch, settings, batch):
     return step
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", default="lstm_entmax_inflection")
-    parser.add_argument("--vocab", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--length", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    task, batch = make_task(args.vocab), make_batch(args.vocab, args.batch, args.length)
-    steps = {name: training_step(task, args.arch, settings, batch) for name, settings in SETTINGS.items()}
+def print_ratios(steps, args):
+    """Run all steps in turn, `args.rounds` times; print the medians relative to the step named softmax."""
     times = {name: [] for name in steps}
     for step in steps.values():
         step()
@@ -91,6 +81,21 @@ def main():
     for name, values in times.items():
         ratio = statistics.median(a / b for a, b in zip(values, times["softmax"]))
         print(f"| {name} | {ratio:.2f} | {1000 * statistics.median(values):.0f} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", default="lstm_entmax_inflection")
+    parser.add_argument("--vocab", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--length", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    task, batch = make_task(args.vocab), make_batch(args.vocab, args.batch, args.length)
+    steps = {name: training_step(task, args.arch, settings, batch) for name, settings in SETTINGS.items()}
+    print_ratios(steps, args)
 
 
 if __name__ == "__main__":

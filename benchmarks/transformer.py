@@ -10,13 +10,10 @@ over the rounds of (time / softmax) is given. Prints a markdown table.
 """
 
 import argparse
-import platform
-import statistics
-import time
 from argparse import Namespace
 
 import torch
-from attention import SETTINGS, make_batch, make_task
+from attention import SETTINGS, make_batch, make_task, print_ratios
 from fairseq import models
 
 import fairseq_entmax  # noqa: F401  registers the model
@@ -59,20 +56,7 @@ def main():
     task, batch = make_task(args.vocab), make_batch(args.vocab, args.batch, args.length)
     names = dict.fromkeys(["softmax", *args.mappings])
     steps = {name: training_step(task, args.arch, SETTINGS[name], batch, args.sharpen, args.layers) for name in names}
-    times = {name: [] for name in steps}
-    for step in steps.values():
-        step()
-    for _ in range(args.rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - start)
-    print(f"torch {torch.__version__}, {args.threads} threads, {platform.machine()}, median of {args.rounds} rounds")
-    print(f"\n{args.arch}, {args.vocab} symbols, {args.batch} sentences of {args.length}: time of a step / softmax\n")
-    print("| mapping | ratio | ms |\n| --- | --- | --- |")
-    for name, values in times.items():
-        ratio = statistics.median(a / b for a, b in zip(values, times["softmax"]))
-        print(f"| {name} | {ratio:.2f} | {1000 * statistics.median(values):.0f} |")
+    print_ratios(steps, args)
 
 
 if __name__ == "__main__":

@@ -198,3 +198,11 @@ def registered_task_name(task_class) -> str:
 
     names = [name for name, registered in TASK_REGISTRY.items() if registered is task_class]
     return names[0] if names else task_class.__name__
+
+
+def refuse_stock_inference(model, cfg) -> None:
+    """Refuses to decode a sparse output under a task whose generator would take it for a softmax."""
+    name = getattr(cfg.task, "_name", None)
+    alpha = output_alpha(model)
+    if name is not None and is_sparse(alpha) and not task_has_sparse_generator(name):
+        refuse_stock_generator(name, alpha)

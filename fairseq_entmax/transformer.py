@@ -55,11 +55,7 @@ class TransformerEntmaxModel(TransformerModelBase):
             metrics.log_scalar(f"alpha_{_short(name)}", alpha.mean(), round=4)
 
     def prepare_for_inference_(self, cfg):
-        """Refuses to decode a sparse output under a task whose generator would take it for a softmax."""
-        name = getattr(cfg.task, "_name", None)
-        alpha = output.output_alpha(self)
-        if name is not None and output.is_sparse(alpha) and not output.task_has_sparse_generator(name):
-            output.refuse_stock_generator(name, alpha)
+        output.refuse_stock_inference(self, cfg)
         super().prepare_for_inference_(cfg)
 
 

@@ -32,7 +32,11 @@ def solve_short_with_base(scores, alpha):
     dtype = reference.working_dtype(scores)
     shifted, maximum = reference.shift_rows(scores.to(dtype))
     start = None
-    if scores.numel() > reference.SORT_BELOW and dtype != scores.dtype and 1 + ROUGH_FROM <= alpha <= 2:
+    if (
+        dtype == torch.float64 != scores.dtype
+        and scores.numel() > reference.SORT_BELOW
+        and 1 + ROUGH_FROM <= alpha <= 2
+    ):
         # Most of the way in single precision; Newton's method forgives where it starts.
         start = reference.solve_with_base(shifted.float(), alpha, tolerance=None)[2].to(dtype)
     probs, base, tau = reference.solve_with_base(shifted, alpha, start, tolerance_for(scores))
@@ -76,30 +80,17 @@ def _solve_single(scores, alpha):
     base = torch.empty_like(scaled)
     for step in range(reference.MAX_STEPS):
         torch.sub(scaled, tau, out=base).clamp_(min=0)
-        mass = _mass(base, alpha)
+        mass = reference.mass_of(base, alpha)
         if step >= 3 and (step >= 12 or not float((mass - 1).abs_().amax()) > 3e-6):
             break
-        tau = tau.add_(_newton_step(base, mass, alpha))
-    last = _newton_step(base, _mass(base, alpha, torch.float64), alpha).float()
+        tau = tau.add_(reference.newton_step(base, mass, alpha))
+    last = reference.newton_step(base, reference.mass_of(base, alpha, torch.float64), alpha).float()
     torch.sub(scaled, tau, out=base).sub_(last).clamp_(min=0)
     if alpha != 2:
         base.square_()
     if not float(maximum.amin()) > torch.finfo(torch.float32).min:
         base.masked_fill_(maximum == torch.finfo(torch.float32).min, 0)
     return base
-
-
-def _mass(base, alpha, dtype=None):
-    """Sum (alpha 2) or norm (1.5) of each row, which is 1 at the threshold."""
-    if alpha == 2:
-        return base.sum(-1, keepdim=True, dtype=dtype)
-    return torch.linalg.vector_norm(base, dim=-1, keepdim=True, dtype=dtype)
-
-
-def _newton_step(base, mass, alpha):
-    if alpha == 2:
-        return (mass - 1) / base.sign().sum(-1, keepdim=True)
-    return mass * (mass - 1) / base.sum(-1, keepdim=True)
 
 
 class _Entmax(torch.autograd.Function):

@@ -62,7 +62,7 @@ def solve_with_base(shifted, alpha, start=None, tolerance=TOLERANCE):
     if shifted.numel() <= SORT_BELOW:
         base, tau = _solve_by_sorting(scaled, alpha)
     else:
-        base, tau = (_solve_linear if alpha == 2 else _solve_square)(scaled, start, tolerance)
+        base, tau = _solve_closed(scaled, alpha, start, tolerance)
     return (base if alpha == 2 else None), base, tau
 
 
@@ -131,29 +131,30 @@ def _solve_by_sorting(scaled, alpha):
     return (scaled - tau).clamp_(min=0), tau
 
 
-def _solve_linear(scaled, start, tolerance):
-    """Sparsemax: Newton, which solves the current support exactly and only ever leaves entries out."""
-    tau, least = (lower_bound(scaled, 1, 1), 3) if start is None else (start, 1)
+def mass_of(base, alpha, dtype=None):
+    """Sum (alpha 2) or norm (1.5) of each row `(rows, 1)`, which is 1 at the threshold."""
+    if alpha == 2:
+        return base.sum(-1, keepdim=True, dtype=dtype)
+    return torch.linalg.vector_norm(base, dim=-1, keepdim=True, dtype=dtype)
+
+
+def newton_step(base, mass, alpha):
+    """How far Newton's method moves tau: both functions of `mass_of` are convex in it, so it comes from below."""
+    if alpha == 2:
+        return (mass - 1) / base.sign().sum(-1, keepdim=True)
+    return mass * (mass - 1) / base.sum(-1, keepdim=True)
+
+
+def _solve_closed(scaled, alpha, start, tolerance):
+    """Sparsemax, where Newton solves the current support exactly, and 1.5-entmax, by Newton on the norm."""
+    tau, least = (lower_bound(scaled, alpha - 1, 1), 3) if start is None else (start, 1)
     base = torch.empty_like(scaled)
     for step in range(MAX_STEPS):
         torch.sub(scaled, tau, out=base).clamp_(min=0)
-        mass = base.sum(-1, keepdim=True)
-        if converged(mass, step, least, tolerance):
+        mass = mass_of(base, alpha)
+        if converged(mass, step, least, tolerance and tolerance * (alpha - 1)):
             break
-        tau = torch.addcdiv(tau, mass - 1, base.sign().sum(-1, keepdim=True))
-    return base, tau
-
-
-def _solve_square(scaled, start, tolerance):
-    """1.5-entmax: Newton on the norm, `|max(scaled - tau, 0)| = 1`, which is convex: it comes from below."""
-    tau, least = (lower_bound(scaled, 0.5, 1), 3) if start is None else (start, 1)
-    base = torch.empty_like(scaled)
-    for step in range(MAX_STEPS):
-        torch.sub(scaled, tau, out=base).clamp_(min=0)
-        norm = torch.linalg.vector_norm(base, dim=-1, keepdim=True)
-        if converged(norm, step, least, tolerance and tolerance / 2):
-            break
-        tau = torch.addcdiv(tau, norm * (norm - 1), base.sum(-1, keepdim=True))
+        tau = tau + newton_step(base, mass, alpha)
     return base, tau
 
 

@@ -187,6 +187,7 @@ def test_every_option_that_is_named_exists(page, known_options):
 
 # Options of the recipes, of torch's launcher and of hydra.
 OTHERS = {"--help", "--softmax", "--quick", "--wheel", "--tables"}
+OTHERS |= {"--dist"}  # of pytest, in the README
 OTHERS |= {"--nproc_per_node", "--nnodes", "--node_rank", "--master_addr", "--master_port"}
 OTHERS |= {"--config-dir", "--config-name"}
 

@@ -15,9 +15,9 @@ fail() {
   exit 1
 }
 
-# step NAME COMMAND...: runs the command once; the next run of the script finds it done.
+# step NAME COMMAND...: runs the command once; the next run of the script finds it done. The marker holds its seconds.
 step() {
-  local name=$1
+  local name=$1 begun=$SECONDS
   shift
   if [[ -e $out/.$name.done ]]; then
     say "$name: done before"
@@ -25,7 +25,12 @@ step() {
   fi
   say "$name ..."
   "$@" || fail "$name failed; running the script again continues here"
-  touch "$out/.$name.done"
+  printf '%d\n' "$((SECONDS - begun))" >"$out/.$name.done"
+}
+
+# Seconds of all finished steps, those of earlier runs of the script among them.
+spent() {
+  cat "$out"/.*.done | awk '{ seconds += $1 } END { print seconds + 0 }'
 }
 
 # logged FILE COMMAND...: keeps the whole output in FILE and shows the lines that tell the progress.

@@ -19,8 +19,11 @@ package = types.ModuleType("fairseq_entmax")
 package.__path__ = [str(Path(__file__).resolve().parents[1] / "fairseq_entmax")]
 sys.modules["fairseq_entmax"] = package
 
+from fairseq_entmax import fused_steps  # noqa: E402
+from fairseq_entmax.attention import GeneralAttention, build_mapping  # noqa: E402
 from fairseq_entmax.ops import backend, entmax, entmax_loss, kernels, linear_entmax_loss, token_entmax_loss  # noqa: E402
 from fairseq_entmax.ops.loss_rows import Smoothing  # noqa: E402
+from fairseq_entmax.recurrence import StepMatrix, lstm_gates  # noqa: E402
 
 DEVICE = "cuda"
 # Every kind of tile; compiling takes most of the time, so not every combination.
@@ -161,6 +164,104 @@ def time_layer(size):
         print(f"{'output layer, ' + name + ' products':<28} {size:>7} {ours:.3f} ms {ours / softmax:.2f} x softmax")
 
 
+class Recurrence(torch.nn.Module):
+    """Two decoder layers with attention and input feeding, from random states: `plain` as the model runs them."""
+
+    def __init__(self, batch, source, length, dim, dtype):
+        super().__init__()
+        self.first_gates = torch.nn.Parameter(torch.randn(length, batch, 4 * dim))
+        self.keys = torch.nn.Parameter(torch.randn(batch, source, dim) * dim**-0.5)
+        self.values = torch.nn.Parameter(torch.randn(batch, source, dim))
+        self.state = torch.nn.Parameter(torch.randn(2, 2, batch, dim))
+        self.gates = torch.nn.ModuleList([torch.nn.Linear(2 * dim, 4 * dim, bias=i > 0) for i in range(2)])
+        self.attention = GeneralAttention(dim, build_mapping("entmax15"))
+        self.to(DEVICE, dtype)
+        lengths = torch.randint(source // 2, source + 1, (batch, 1), device=DEVICE)
+        self.mask = torch.arange(source, device=DEVICE) < lengths
+
+    def plain(self):
+        attend = self.attention.steps(self.keys, self.values, self.mask)
+        recurrent = [StepMatrix(layer.weight.t()) for layer in self.gates]
+        (hidden, cell), outputs = (list(part) for part in self.state), []
+        fed = torch.zeros_like(hidden[0])
+        for first_gates in self.first_gates.unbind(0):
+            below = fed
+            for i, layer in enumerate(self.gates):
+                addend = first_gates if i == 0 else layer.bias
+                sums = recurrent[i](torch.cat([below, hidden[i]], dim=1), addend)
+                hidden[i], cell[i] = lstm_gates(sums, cell[i])
+                below = hidden[i]
+            fed, _ = attend(below)
+            outputs.append(fed)
+        return torch.stack(outputs)
+
+    def fused(self):
+        query, gates = self.attention.query_proj, self.gates
+        weights, biases = tuple(layer.weight for layer in gates), (gates[1].bias,)
+        steps = fused_steps.Steps(self.keys, self.values, query.weight, query.bias, *self.state, weights, biases)
+        return fused_steps.run(self.first_gates, steps, self.mask, None, 1.5)[0]
+
+    def gradients(self, function):
+        torch.manual_seed(1)
+        outputs = function()
+        upstream = torch.randn(outputs.shape, device=DEVICE).to(outputs.dtype)
+        return torch.autograd.grad(outputs, list(self.parameters()), upstream)
+
+
+class StockSteps(torch.nn.Module):
+    """The operations of a step of fairseq's `lstm` with softmax attention, on the inputs of a `Recurrence`."""
+
+    def __init__(self, dim, dtype):
+        super().__init__()
+        self.cells = torch.nn.ModuleList([torch.nn.LSTMCell(2 * dim, dim), torch.nn.LSTMCell(dim, dim)])
+        self.query, self.output = torch.nn.Linear(dim, dim, bias=False), torch.nn.Linear(2 * dim, dim, bias=False)
+        self.to(DEVICE, dtype)
+
+    def run(self, other):
+        source, padding = other.keys.transpose(0, 1), ~other.mask.t()
+        embedded = other.first_gates[:, :, : other.keys.shape[2]]
+        (hidden, cell), outputs = (list(part) for part in other.state), []
+        fed = torch.zeros_like(hidden[0])
+        for word in embedded.unbind(0):
+            below = torch.cat([word, fed], dim=1)
+            for i, layer in enumerate(self.cells):
+                hidden[i], cell[i] = layer(below, (hidden[i], cell[i]))
+                below = F.dropout(hidden[i], 0.3)
+            scores = (source * self.query(hidden[-1])[None]).sum(2).float().masked_fill(padding, float("-inf"))
+            weights = scores.softmax(0).type_as(source)
+            context = (weights[:, :, None] * source).sum(0)
+            fed = F.dropout(torch.tanh(self.output(torch.cat([context, hidden[-1]], dim=1))), 0.3)
+            outputs.append(fed)
+        return torch.stack(outputs)
+
+
+def check_steps():
+    """Gradients of the decoder's steps in kernels against those of the plain loop in float64."""
+    model = Recurrence(5, 37, 6, 100, torch.float32)
+    ours = model.gradients(model.fused)
+    right = model.double().gradients(model.plain)
+    error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, right))
+    bad = not error < 1e-3  # products in float32, perhaps in tf32
+    print(f"decoder steps: {error:.1e}" + ("  FAILED" if bad else ""))
+    return int(bad)
+
+
+def time_steps(dtype):
+    """Forward and backward of all decoder steps, 64 sentences of 30 words, relative to those of fairseq's `lstm`."""
+    model, stock = Recurrence(64, 30, 30, 500, dtype), StockSteps(500, dtype)
+    name = str(dtype).split(".")[1]
+    parameters = [*stock.parameters(), model.keys, model.state, model.first_gates]
+
+    def stock_step():
+        torch.autograd.grad(stock.run(model).sum(), parameters)
+
+    reference = milliseconds(stock_step)
+    print(f"{'decoder steps of lstm':<28} {name:>9} {reference:.2f} ms")
+    for title, function in (("plain loop", model.plain), ("kernels", model.fused)):
+        ours = milliseconds(lambda function=function: model.gradients(function))
+        print(f"{'decoder steps, ' + title:<28} {name:>9} {ours:.2f} ms {ours / reference:.2f} x lstm", flush=True)
+
+
 def milliseconds(function):
     """Median time of `function()` by events, after a warm-up that compiles; a slow one runs fewer times."""
     function()
@@ -283,7 +384,7 @@ def main():
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     failures = 0
     if options.only != "time":
-        failures = check_grid(start + options.seconds / 2) + check_offsets() + check_layer()
+        failures = check_grid(start + options.seconds / 2) + check_offsets() + check_layer() + check_steps()
         torch.cuda.empty_cache()
         print(f"checks: {failures} failed, {time.monotonic() - start:.0f} s")
     if options.only != "check":
@@ -296,6 +397,8 @@ def main():
                 torch.cuda.empty_cache()
         for size in (18000, 32000):
             time_layer(size)
+        for dtype in (torch.bfloat16, torch.float32):
+            time_steps(dtype)
     print(f"{time.monotonic() - start:.0f} s")
     sys.exit(failures > 0)
 

@@ -14,7 +14,7 @@ from fairseq.models import (
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from . import output
+from . import fused_steps, output
 from .attention import GeneralAttention, SourceProjection
 from .lstm_options import LSTMEntmaxConfig, build_embeddings, complete, fill, settings_from
 from .ops import LearnedAlpha
@@ -187,18 +187,22 @@ class LSTMEntmaxDecoder(FairseqIncrementalDecoder):
         else:
             hidden, cell = self._first_state(encoder_out)
             fed = torch.zeros_like(hidden[0])
-        features, weights, last = self._run(prev_output_tokens, encoder_out, hidden, cell, fed)
+        if incremental_state is None and fused_steps.can_run(self.attention.mapping, encoder_out.keys):
+            features, weights = self._run_fused(prev_output_tokens, encoder_out, hidden, cell)
+        else:
+            features, weights, last = self._run(prev_output_tokens, encoder_out, hidden, cell, fed)
         if incremental_state is not None:
             self.set_incremental_state(incremental_state, "state", {"rows": torch.stack(last)})
         if self.feature_proj is not None:
             features = self.dropout_out(self.feature_proj(features))
-        return features, {"attn": [None if self.training else torch.stack(weights, dim=1)]}
+        return features, {"attn": [None if self.training else weights]}
 
     def _run(self, prev_output_tokens, encoder_out, hidden, cell, fed):
         """Runs the recurrence over `prev_output_tokens` `(batch, tgt_len)` from the state given.
 
         Returns:
-            features `(batch, tgt_len, hidden)`, a list of attention weights, and the state after the last step
+            features `(batch, tgt_len, hidden)`, attention weights `(batch, tgt_len, src_len)`, and the state after
+            the last step
         """
         embedded = self.dropout_in(self.embed_tokens(prev_output_tokens.t()))
         attend = self.attention.steps(encoder_out.keys, encoder_out.values, encoder_out.mask)
@@ -215,7 +219,30 @@ class LSTMEntmaxDecoder(FairseqIncrementalDecoder):
             fed = self.dropout_out(attended)
             features.append(fed)
             weights.append(step_weights)
-        return torch.stack(features, dim=1), weights, [*hidden, *cell, fed]
+        return torch.stack(features, dim=1), torch.stack(weights, dim=1), [*hidden, *cell, fed]
+
+    def _run_fused(self, prev_output_tokens, encoder_out, hidden, cell):
+        """What `_run` does from the first state on, in kernels that run all steps; dropout draws other numbers."""
+        embedded = self.dropout_in(self.embed_tokens(prev_output_tokens.t()))
+        first_gates = self.embed_gates(embedded)
+        shape = (self.num_layers, *first_gates.shape[:2], hidden[0].shape[1])
+        ones = first_gates.new_ones(shape)
+        factors = self.dropout_out(ones)
+        steps = fused_steps.Steps(
+            encoder_out.keys,
+            encoder_out.values,
+            self.attention.query_proj.weight,
+            self.attention.query_proj.bias,
+            torch.stack(hidden),
+            torch.stack(cell),
+            tuple(layer.weight for layer in self.gates),
+            tuple(layer.bias for layer in self.gates[1:]),
+        )
+        alpha = self.attention.mapping.alpha
+        features, weights = fused_steps.run(
+            first_gates, steps, encoder_out.mask, None if factors is ones else factors, alpha
+        )
+        return features.transpose(0, 1), weights.transpose(0, 1)
 
     def _first_state(self, encoder_out):
         """Each layer starts from the encoder's layer beside it, counted from the top; the lowest one serves for all

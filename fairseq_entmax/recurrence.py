@@ -56,7 +56,7 @@ class StepMatrix:
         self.tape = {}
         self.steps = 0
         # Under autocast the factors of a product have several types; autograd keeps track of them.
-        self.records = torch.is_grad_enabled() and matrix.requires_grad and not _autocasts(matrix)
+        self.records = torch.is_grad_enabled() and matrix.requires_grad and not autocasts(matrix)
         self.matrix = _AllSteps.apply(matrix, self.tape) if self.records else matrix
 
     def __call__(self, rows: Tensor, addend=None) -> Tensor:
@@ -67,7 +67,7 @@ class StepMatrix:
         return rows @ self.matrix if addend is None else torch.addmm(addend, rows, self.matrix)
 
 
-def _autocasts(tensor: Tensor) -> bool:
+def autocasts(tensor: Tensor) -> bool:
     try:
         return torch.is_autocast_enabled(tensor.device.type)
     except TypeError:  # torch before 2.4

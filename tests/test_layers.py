@@ -12,7 +12,7 @@ LAYERS = [
     ["ops"],
     ["checkpoints", "compat_fairseq", "mappings", "plateau", "resume", "scoring"],
     ["output"],
-    ["attention", "output_layer", "recurrence"],
+    ["attention", "fused_steps", "output_layer", "recurrence"],
     ["criterion"],
     ["lstm_options", "lstm", "transformer_attention", "transformer_options", "transformer"],
     ["certificate", "constraints", "ensemble"],

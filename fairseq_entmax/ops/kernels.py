@@ -2,12 +2,14 @@
 
 import torch
 
+from . import kernels_step as steps
 from .kernels_launch import (
     LONGEST,
     LONGEST_STRUCTURED,
     entmax_backward,
     entmax_forward,
     loss_backward,
+    loss_backward_into,
     loss_forward,
     structured_backward,
     structured_forward,
@@ -24,6 +26,7 @@ __all__ = [
     "has_lists",
     "loss_and_gradients",
     "loss_rows",
+    "steps",
     "structured_rows",
 ]
 
@@ -62,11 +65,11 @@ def entmax_rows_each(scores, alphas):
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits, target, mask, alpha, gold, share, mask_size, ignore_index):
+    def forward(ctx, logits, target, mask, alpha, gold, share, mask_size, ignore_index, inplace):
         loss, support, target_prob, correct, state, columns, values = loss_forward(
             logits, target, mask, alpha, gold, share, mask_size, ignore_index
         )
-        ctx.numbers = alpha, gold, share, ignore_index
+        ctx.numbers, ctx.inplace = (alpha, gold, share, ignore_index), inplace
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(loss, logits, target, mask, state, columns, values, target_prob)
         ctx.mark_non_differentiable(support, target_prob, correct)
@@ -76,21 +79,28 @@ class _Loss(torch.autograd.Function):
     @differentiable_once
     def backward(ctx, grad, *_):
         _, *saved = ctx.saved_tensors
-        return loss_backward(*saved, grad.float(), *ctx.numbers), None, None, None, None, None, None, None
+        if not ctx.inplace or torch.compiler.is_compiling():
+            result = loss_backward(*saved, grad.float(), *ctx.numbers)
+        else:
+            # Whoever saved the logits for a backward of their own learns that they are gone.
+            torch.autograd.graph.increment_version(saved[0])
+            result = loss_backward_into(saved[0].detach(), *saved, grad.float(), *ctx.numbers)
+        return (result, *[None] * 8)
 
 
-def loss_rows(logits, target, alpha, smoothing, ignore_index):
+def loss_rows(logits, target, alpha, smoothing, ignore_index, inplace=False):
     """Loss, support size, probability of the target and correctness of each row, for a number `alpha` > 1.
 
     Args:
         logits: `(rows, size)`, rows contiguous.
         target: int64 `(rows,)`, checked, with `ignore_index` where there is none.
         smoothing: `loss_rows.Smoothing`.
+        inplace: whether the backward writes the gradient over the logits.
     """
     mask = smoothing.mask.contiguous() if smoothing.share else None
     return _Loss.apply(
         with_unit_stride(logits), target.contiguous(), mask, alpha, smoothing.gold, smoothing.share,
-        float(smoothing.count), ignore_index,
+        float(smoothing.count), ignore_index, inplace,
     )  # fmt: skip
 
 

@@ -244,6 +244,14 @@ def loss_backward(
 ) -> Tensor:  # fmt: skip
     """`grad * (p - q)` in the dtype of the logits."""
     result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    saved = logits, target, mask, state, columns, values, target_prob
+    return loss_backward_into(result, *saved, grad, alpha, gold, share, ignore_index)
+
+
+def loss_backward_into(
+    result, logits, target, mask, state, columns, values, target_prob, grad, alpha, gold, share, ignore_index
+):
+    """`loss_backward` written to `result`, which may be `logits`: a number is read before it is written over."""
     rows, size = logits.shape
     kind = kind_of(alpha)
     smooth = mask is not None
@@ -253,13 +261,13 @@ def loss_backward(
             plan = rows_plan(size, kind, loss=True)
             kernels_loss.loss_rows_backward_kernel[(triton.cdiv(rows, plan.rows),)](
                 logits, target, mask, state, grad, result, alpha - 1, gold, share, ignore_index, rows, size,
-                logits.stride(0), grad.stride(0), size,
+                logits.stride(0), grad.stride(0), result.stride(0),
                 KIND=kind, SMOOTH=smooth, ROWS=plan.rows, COLUMNS=plan.columns, num_warps=plan.warps,
             )  # fmt: skip
         else:
             kernels_loss.loss_long_backward_kernel[(rows,)](
                 logits, target, mask, state, columns, values, target_prob, grad, result, alpha - 1, gold, share,
-                ignore_index, size, logits.stride(0), grad.stride(0), size,
+                ignore_index, size, logits.stride(0), grad.stride(0), result.stride(0),
                 KIND=kind, SMOOTH=smooth, CAPACITY=columns.shape[1], WIDE=WIDE, num_warps=8,
             )  # fmt: skip
     return result

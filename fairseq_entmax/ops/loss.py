@@ -1,6 +1,7 @@
 """Fenchel-Young losses that read like `torch.nn.functional.cross_entropy`."""
 
 import math
+import weakref
 from typing import NamedTuple
 
 import torch
@@ -63,6 +64,22 @@ def find_kept(logits, target, ignore_index):
     return kept
 
 
+_counts = {}  # of masks on accelerators: id to (weak reference, version, count)
+
+
+def _count(mask):
+    """How many classes are in the mask. An accelerator is asked, and waited for, once a mask and not at every step."""
+    if mask.device.type == "cpu" or mask.is_inference():
+        return int(mask.sum())
+    reference, version, count = _counts.get(id(mask), (lambda: None, None, None))
+    if reference() is not mask or version != mask._version:
+        for old in [key for key, (other, *_) in _counts.items() if other() is None]:
+            del _counts[old]
+        count = int(mask.sum())
+        _counts[id(mask)] = weakref.ref(mask), mask._version, count
+    return count
+
+
 def _smoothing(label_smoothing, mask, classes, device):
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
@@ -71,13 +88,15 @@ def _smoothing(label_smoothing, mask, classes, device):
         return Smoothing(1 - label_smoothing, label_smoothing / classes, mask, classes)
     if mask.dtype != torch.bool or mask.shape != (classes,):
         raise ValueError(f"smoothing_mask must be bool of shape ({classes},), got {mask.dtype} {tuple(mask.shape)}")
-    count = int(mask.sum()) if label_smoothing else classes
+    count = _count(mask) if label_smoothing else classes
     if count == 0:
         raise ValueError("smoothing_mask must leave at least one class, got none")
     return Smoothing(1 - label_smoothing, label_smoothing / count, mask, count)
 
 
-def token_entmax_loss(logits, target, alpha=1.5, ignore_index=-100, label_smoothing=0.0, smoothing_mask=None):
+def token_entmax_loss(
+    logits, target, alpha=1.5, ignore_index=-100, label_smoothing=0.0, smoothing_mask=None, inplace_backward=False
+):
     """Loss of every token together with the figures that a training log wants, from one solution.
 
     Arguments as for `entmax_loss`.
@@ -86,16 +105,23 @@ def token_entmax_loss(logits, target, alpha=1.5, ignore_index=-100, label_smooth
         `TokenLoss`, all of the shape of `target`; only `loss` has a gradient.
     """
     kept = find_kept(logits, target, ignore_index)
-    return TokenLoss(*_token_fields(logits, target, alpha, ignore_index, label_smoothing, smoothing_mask, kept, True))
+    options = alpha, ignore_index, label_smoothing, smoothing_mask, inplace_backward
+    return TokenLoss(*_token_fields(logits, target, *options, kept, True))
 
 
-def _token_fields(logits, target, alpha, ignore_index, label_smoothing, smoothing_mask, kept, figures):
+def _token_fields(
+    logits, target, alpha, ignore_index, label_smoothing, smoothing_mask, inplace_backward, kept, figures
+):
     """The fields of `TokenLoss`; without `figures` all but the first may be None."""
     alpha = check_alpha(alpha)
+    if inplace_backward and logits.is_leaf and logits.requires_grad:
+        raise ValueError(
+            "inplace_backward: wanted logits that a model computed, got a leaf, whose values would be lost"
+        )
     smoothing = _smoothing(label_smoothing, smoothing_mask, logits.shape[-1], logits.device)
     rows = logits.reshape(-1, logits.shape[-1])
     if alpha != 1 and use_kernels(rows):
-        values = kernels().loss_rows(rows, target.reshape(-1), alpha, smoothing, ignore_index)
+        values = kernels().loss_rows(rows, target.reshape(-1), alpha, smoothing, ignore_index, inplace_backward)
         return [value.view(target.shape) for value in values]
     rows, safe = rows.contiguous(), target.reshape(-1, 1)
     if kept is not None:
@@ -145,6 +171,7 @@ def entmax_loss(
     label_smoothing=0.0,
     smoothing_mask=None,
     weight=None,
+    inplace_backward=False,
 ):
     """Train a classifier whose probabilities are `entmax(logits, alpha)`; reads like `cross_entropy`.
 
@@ -153,7 +180,7 @@ def entmax_loss(
     the target leads by `1 / (alpha - 1)`. Blondel, Martins and Niculae 2020; Peters et al. 2019.
 
     Args:
-        logits: floating point `(..., classes)`; -inf excludes a class. Never written to.
+        logits: floating point `(..., classes)`; -inf excludes a class. Not written to, but see `inplace_backward`.
         target: int64 `(...)`, or floating point `(..., classes)`: a distribution for each row (no gradient to it).
         alpha: number >= 1; 1 is cross entropy (for distributions too, so without the entropy of q).
         ignore_index: targets with this value give loss 0 and a gradient row of zeros.
@@ -162,6 +189,9 @@ def entmax_loss(
         smoothing_mask: bool `(classes,)`, True where a class takes part in the spreading; all by default.
         weight: floating point `(classes,)`; the loss of a row is multiplied by the weight of its target (for a
             distribution, by the mean weight under it).
+        inplace_backward: whether the backward pass may write the gradient over the logits, which saves a matrix of
+            their size. The kernels do so; PyTorch, which keeps no such matrix for sparse rows, does not. If another
+            operation saved the logits for its own gradient, autograd raises an error instead of using the new values.
 
     Returns:
         float32 (float64 for float64 logits), whatever the precision of `logits`. +inf when the target, or with label
@@ -172,7 +202,7 @@ def entmax_loss(
         loss = soft_loss(logits, target, check_alpha(alpha), label_smoothing, smoothing_mask)
     else:
         kept = find_kept(logits, target, ignore_index)
-        options = alpha, ignore_index, label_smoothing, smoothing_mask
+        options = alpha, ignore_index, label_smoothing, smoothing_mask, inplace_backward
         loss = _token_fields(logits, target, *options, kept, False)[0]
         if weight is None and reduction == "none":
             return loss

@@ -27,7 +27,7 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from fairseq_entmax.ops import kernels_launch as launch  # noqa: E402
-from fairseq_entmax.ops import kernels_products  # noqa: E402
+from fairseq_entmax.ops import kernels_products, kernels_step  # noqa: E402
 from fairseq_entmax.ops.kernels_solve import GENERAL, HALF, MIXED, ONE, STEEP  # noqa: E402
 
 POINTERS = {
@@ -42,6 +42,8 @@ POINTERS = {
     "order_ptr": "*i32",
 }
 MATRICES = ("scores_ptr", "logits_ptr", "probs_ptr", "result_ptr", "features_ptr", "weight_ptr")
+# Of a decoder step all is in the dtype of the model but these.
+STEP_FLOATS = ("scratch_ptr", "cell_grad_ptr")
 NUMBERS = ("exponent", "gold", "share", "mask_size", "strength", "gamma")
 NAMES = {HALF.value: "1.5", ONE.value: "2", GENERAL.value: "up to 2", STEEP.value: "above 2", MIXED.value: "by row"}
 
@@ -52,7 +54,8 @@ def signature_of(kernel, constants, matrix):
         if name in constants:
             signature[name] = "constexpr"
         elif name.endswith("_ptr"):
-            signature[name] = matrix if name in MATRICES else POINTERS.get(name, "*fp32")
+            of_step = kernel.fn.__module__ == kernels_step.__name__ and name not in (*STEP_FLOATS, *POINTERS)
+            signature[name] = matrix if name in MATRICES or of_step else POINTERS.get(name, "*fp32")
         else:
             signature[name] = "fp32" if name in NUMBERS else "i32"
     return signature
@@ -128,10 +131,25 @@ def layer_jobs(kind, capacities):
         )
 
 
+def step_jobs(sources):
+    """The kernels of a decoder step: all switches on, for alpha 1.5 and the general form."""
+    step = kernels_step
+    block = {"BLOCK": step.BLOCK}
+    yield step.cell_kernel, {**block, "BELOW": True, "DROP": True}, step.WARPS
+    yield step.cell_backward_kernel, {**block, "LAST": False, "DROP": True}, step.WARPS
+    yield step.output_kernel, {**block, "DROP": True}, step.WARPS
+    yield step.output_backward_kernel, {**block, "LAST": False, "DROP": True}, step.WARPS
+    for source in sources:
+        for kind in (step.SOFTMAX.value, HALF.value, ONE.value, GENERAL.value):
+            tiles = {"COLUMNS": source, "POSITIONS": step.POSITIONS, "FEATURES": step.FEATURES, "KIND": kind}
+            yield step.attention_kernel, {**tiles, "MASKED": True}, step.WARPS
+            yield step.attention_backward_kernel, {**tiles, "weights_grad_ptr": None}, step.WARPS
+
+
 def compile_for(capability, matrix, kernel, constants, *limits, **more):
     """Compile one kernel and print its record."""
     record = {"kernel": kernel.__name__, "warps": limits[0], **more}
-    record.update((name.lower(), value) for name, value in constants.items() if name != "alphas_ptr")
+    record.update((name.lower(), value) for name, value in constants.items() if value is not None)
     record.update(resources(kernel, constants, matrix, capability, *limits))
     print(json.dumps(record), flush=True)
 
@@ -157,6 +175,11 @@ def main(everything):
     for kernel, constants, *limits in structured_jobs([2**n for n in range(4, 11)] if everything else [1024]):
         compile_for(80, "*fp32", kernel, constants, *limits)
         compile_for(90, "*bf16", kernel, constants, *limits)
+    sources = [2**n for n in range(4, 11)] if everything else [kernels_step.LONGEST_SOURCE]
+    for kernel, constants, *limits in step_jobs(sources):
+        if everything or constants.get("KIND") in (None, GENERAL.value):
+            compile_for(80, "*fp32", kernel, constants, *limits)
+            compile_for(90, "*bf16", kernel, constants, *limits)
 
 
 if __name__ == "__main__":

@@ -126,3 +126,28 @@ def test_rows_far_apart():
         kernels.loss_rows(part.contiguous(), targets_of(part), 1.5, smoothing, -100),
     ):
         assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+@pytest.mark.parametrize("size", [33, 1025, 9001])
+def test_gradient_over_the_logits_case_40(size, share):
+    leaf = rows_of(size).requires_grad_()
+    target, found = targets_of(leaf), []
+    for inplace in (False, True):
+        logits = leaf * 1
+        kept = logits.detach()  # the same memory
+        loss = token_entmax_loss(logits, target, 1.5, -100, share, inplace_backward=inplace).loss[:6]
+        (found_here,) = torch.autograd.grad(loss.sum(), leaf)
+        found.append(found_here)
+        assert torch.equal(kept, found_here if inplace else leaf.detach())
+    assert torch.equal(*found)
+
+
+def test_gradient_over_logits_that_somebody_needs_is_refused():
+    leaf = rows_of(33)[:3].requires_grad_()
+    logits = leaf.exp()  # whose own gradient needs its result
+    loss = token_entmax_loss(logits, targets_of(rows_of(33))[:3], 1.5, inplace_backward=True).loss.sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with pytest.raises(ValueError, match="inplace_backward: wanted logits that a model computed, got a leaf"):
+        token_entmax_loss(leaf, targets_of(rows_of(33))[:3], 1.5, inplace_backward=True)

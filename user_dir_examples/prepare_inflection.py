@@ -4,7 +4,8 @@ Source lines: a language token, the tags of the wanted cell (mood, tense, person
 Target lines: the characters of the inflected form. Lemmas of the three parts are disjoint.
 
 Text is normalised to Unicode NFC and otherwise unchanged, but for one thing: Romanian s and t with cedilla become the
-letters with comma below, as the tables mix both spellings. A space inside a lemma or form is written as U+2581.
+letters with comma below, as the tables mix both spellings. A space inside a lemma or form is written as U+2581, other
+white space, at which fairseq would split, by its number (`<U+00A0>`).
 """
 
 import argparse
@@ -134,12 +135,13 @@ def symbols(text: str) -> List[str]:
     """The characters of a lemma or form as dictionary symbols; `text` comes back by `spell`."""
     if SPACE in text:
         raise ValueError(f"lemma or form: wanted text without U+2581, which stands for the space, got {text!r}")
-    return [SPACE if char == " " else char for char in text]
+    return [SPACE if char == " " else f"<U+{ord(char):04X}>" if char.isspace() else char for char in text]
 
 
 def spell(line: str) -> str:
     """The text of a target or output line: the inverse of `" ".join(symbols(text))`."""
-    return "".join(line.split(" ")).replace(SPACE, " ")
+    chars = [chr(int(symbol[3:-1], 16)) if symbol.startswith("<U+") else symbol for symbol in line.split(" ")]
+    return "".join(chars).replace(SPACE, " ")
 
 
 def named_tenses(template: dict) -> Iterator[Tuple[str, list]]:

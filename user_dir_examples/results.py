@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -45,9 +46,11 @@ def machine() -> str:
     except (OSError, StopIteration):
         pass
     text = f"{model}, {os.cpu_count()} cores, {os.environ.get('OMP_NUM_THREADS', 'all')} thread(s)"
-    import torch
+    if shutil.which("nvidia-smi"):
+        import torch
 
-    return f"{text}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else f"{text}, no GPU"
+        return f"{text}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else f"{text}, GPU unused"
+    return f"{text}, no GPU"
 
 
 def hide_paths(command: str, places: Dict[str, Any]) -> str:
@@ -92,7 +95,7 @@ def write(
     values = (recipe, name, settings, scores, seed, versions(), command, round(seconds, 1), machine(), date)
     result = dict(zip(FIELDS, values))
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-    place = ABSOLUTE_PATH.search(json.dumps([command, settings]))
+    place = ABSOLUTE_PATH.search(command) or ABSOLUTE_PATH.search(json.dumps(settings))
     if place:
         raise ValueError(f"{path}: wanted DATA and OUT in place of folders, got {place.group()!r} in a path")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,80 @@
 """The inflection part of `docs/reproduction.md`."""
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
-from results import of_recipe
+from results import conditions, of_recipe, table
+
+Result = Dict[str, Any]
+MAPPINGS = {1: "softmax", 1.5: "1.5-entmax", 2: "sparsemax"}
+INTRODUCTION = """## Inflection (Peters, Niculae and Martins, 2019)
+
+SIGMORPHON 2018 shared task 1: one model for all languages, by `inflection.sh`. *Accuracy* and *edit distance* are
+averages over languages on the test set, by the definitions of the shared task. *Single form*: sources of the
+development set for which the model leaves one possible form, with all the probability; *all listed*: those for which
+the beam of 5 listed every possible form, so that its answer is exact (the paper's certificate); a softmax output
+leaves none. *Proved*: test sources whose answer is proved best, by listing or by bounds. *Rows*: decoder rows a test
+source. *Epochs*: that of the best development loss, of all. The paper, with all languages and its larger models:
+single form 66 % and all listed 79 % in the medium setting, 81 % and 87 % in the high one."""
 
 
-def section(found: List[Dict[str, Any]]) -> str:
+def section(found: List[Result]) -> str:
     """Markdown of the tables; "" without results."""
-    if not of_recipe(found, "inflection"):
-        return ""
-    return "## Inflection (Peters, Niculae and Martins, 2019)"
+    groups: Dict[Tuple, List[Result]] = {}
+    for result in of_recipe(found, "inflection"):
+        settings = result["settings"]
+        groups.setdefault((settings["setting"], settings["size"], tuple(settings["languages"])), []).append(result)
+    parts = [part for group, results in sorted(groups.items()) for part in group_parts(group, results)]
+    return "\n\n".join([INTRODUCTION, *parts]) if parts else ""
+
+
+def group_parts(group: Tuple, results: List[Result]) -> List[str]:
+    """Title, tables and conditions of the models of one setting, size and list of languages."""
+    setting, size, languages = group
+    results = sorted(results, key=order)
+    names = ", ".join(languages) if len(languages) <= 10 else f"{len(languages)} languages"
+    parts = [f"### {setting.capitalize()} setting, {size} model: {names}", model_table(results)]
+    parts += ["Accuracy and edit distance by language:", language_table(results, languages)]
+    parts += [conditions(results), f"The first row: `{results[0]['command']}`."]
+    return parts
+
+
+def order(result: Result) -> Tuple:
+    settings, seeds = result["settings"], seeds_of(result)
+    return settings["alpha_output"], settings["alpha_attention"], len(seeds), seeds
+
+
+def seeds_of(result: Result) -> List[int]:
+    return result["seed"] if isinstance(result["seed"], list) else [result["seed"]]
+
+
+def model_cells(result: Result) -> List[str]:
+    """Output, attention, seeds."""
+    settings, seeds = result["settings"], seeds_of(result)
+    names = [MAPPINGS[settings["alpha_output"]], MAPPINGS[settings["alpha_attention"]]]
+    return [*names, ("ensemble of " if len(seeds) > 1 else "") + ", ".join(map(str, seeds))]
+
+
+def model_table(results: List[Result]) -> str:
+    header = ["output", "attention", "seed", "accuracy %", "edit distance", "single form %", "all listed %", "proved %"]
+    return table([*header, "rows", "epochs", "minutes"], [model_row(result) for result in results])
+
+
+def model_row(result: Result) -> List[str]:
+    scores = result["scores"]
+    test, valid, training = scores["test"], scores.get("valid"), scores.get("training")
+    exact = [f"{valid['single']:.1f}", f"{valid['complete']:.1f}"] if valid else ["none", "none"]
+    epochs = f"{training['best_epoch']} of {training['epochs']}" if training else ""
+    figures = [f"{test['accuracy']:.2f}", f"{test['distance']:.3f}", *exact, f"{test['proved']:.1f}"]
+    return [*model_cells(result), *figures, f"{test['decoder_rows']:.1f}", epochs, f"{result['seconds'] / 60:.0f}"]
+
+
+def language_table(results: List[Result], languages: Tuple[str, ...]) -> str:
+    """Whatever is more, languages or models, goes down."""
+    rows = [["output / attention / seed", *languages]]
+    for result in results:
+        scores = result["scores"]["test"]["languages"]
+        cells = [f"{scores[name]['accuracy']:.1f}, {scores[name]['distance']:.2f}" for name in languages]
+        rows.append([" / ".join(model_cells(result)), *cells])
+    if len(languages) > len(results):
+        rows = [list(column) for column in zip(*rows)]
+    return table(rows[0], rows[1:])

@@ -23,6 +23,6 @@ if _registers():
     compat_fairseq.avoid_transformer_fast_path()
     output.install_generator_guard()
 
-    from . import criterion, lstm, plateau, scoring, task, transformer  # noqa: F401
+    from . import criterion, entailment, entailment_task, lstm, plateau, scoring, task, transformer  # noqa: F401
     from .hub import load  # noqa: F401
     from .outputs import enumerate_outputs, suggest  # noqa: F401

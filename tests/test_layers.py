@@ -10,15 +10,16 @@ PACKAGE = Path(fairseq_entmax.__file__).parent
 # Each module may import from its own row and from the rows above it.
 LAYERS = [
     ["ops"],
-    ["checkpoints", "compat_fairseq", "mappings", "plateau", "resume", "scoring"],
+    ["checkpoints", "compat_fairseq", "entailment_data", "mappings", "plateau", "resume", "scoring"],
     ["output"],
     ["attention", "fused_steps", "output_layer", "recurrence"],
     ["criterion"],
     ["lstm_options", "lstm", "transformer_attention", "transformer_options", "transformer"],
+    ["entailment"],
     ["certificate", "constraints", "ensemble"],
     ["search_state", "search", "beam", "exact_search", "hypotheses", "stock", "reference_scorer", "generator"],
     ["records", "outputs", "hub"],
-    ["task"],
+    ["task", "entailment_task"],
     ["doctor", "__main__", "__init__"],
 ]
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}

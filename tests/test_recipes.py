@@ -194,8 +194,8 @@ def test_exactness_training_and_time_are_in_the_scores(tmp_path, capsys):
     cut = record(2, certificate="optimal", strings=1)  # one string, but not all of the probability
     write_run(tmp_path, PAIRS, outputs, [record(0), cut, several], part="valid")
     write_run(tmp_path, PAIRS, outputs, [record(0), several, record(2, certificate="none")])
-    line = "2026-01-01 | INFO | valid | epoch {:03d} | valid on 'valid' subset | loss {} | support 2\n"
-    line += "2026-01-01 | INFO | train | epoch {:03d} | loss 9.5 | num_updates {} | lr 0.1 | wall {}\n"
+    line = "epoch {:03d} | valid on 'valid' subset | loss {} | support 2 | num_updates 9\n"
+    line += "epoch {:03d} | loss 9.5 | support 2 | num_updates {} | lr 0.1 | train_wall 9 | wall {}\n"
     text = line.format(1, 0.5, 1, 10, 33) + line.format(2, 0.25, 2, 20, 70) + line.format(3, 0.375, 3, 30, 105)
     (tmp_path / "run" / "log.txt").write_text(text)
     options = ["--data", tmp_path / "data", "--run", tmp_path / "run", "--out", tmp_path / "scores.json"]
@@ -222,12 +222,14 @@ def write_result(folder, name="m-seed1", recipe="inflection", seed=1, scores=Non
     return path
 
 
-def test_result_files_hold_what_repeats_the_run(tmp_path):
+def test_result_files_hold_what_repeats_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("MACHINE_NOTE", "shared")
     result = json.loads(write_result(tmp_path).read_text(encoding="utf-8"))
     assert set(result) == set(results.FIELDS)
     assert result["settings"] == SETTINGS and result["seed"] == 1 and result["seconds"] == 90.0
     assert {"python", "torch", "fairseq-entmax"} <= set(result["versions"])
-    assert "cores" in result["machine"] and os.uname().nodename not in result["machine"]
+    assert "cores" in result["machine"] and result["machine"].endswith(", shared")
+    assert os.uname().nodename not in result["machine"]
     assert results.read(tmp_path) == [result]
 
 

@@ -38,19 +38,26 @@ def versions() -> Dict[str, str]:
 
 
 def machine() -> str:
-    """Processor model, cores and GPU: what tells how long a run takes, and nothing that tells whose machine it is."""
+    """Processor model, cores and GPU: what tells how long a run takes, and nothing that tells whose machine it is.
+
+    `MACHINE_NOTE` in the environment is added, for what else bears on the time ("shared with other runs").
+    """
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    text = f"{model}, {os.cpu_count()} cores, {os.environ.get('OMP_NUM_THREADS', 'all')} thread(s)"
+    parts = [model, f"{os.cpu_count()} cores", f"{os.environ.get('OMP_NUM_THREADS', 'all')} thread(s)", gpu()]
+    return ", ".join([*parts, *filter(None, [os.environ.get("MACHINE_NOTE")])])
+
+
+def gpu() -> str:
     if shutil.which("nvidia-smi"):
         import torch
 
-        return f"{text}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else f"{text}, GPU unused"
-    return f"{text}, no GPU"
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "GPU unused"
+    return "no GPU"
 
 
 def hide_paths(command: str, places: Dict[str, Any]) -> str:

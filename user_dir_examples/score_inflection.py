@@ -68,9 +68,9 @@ def training_scores(log: Path) -> Dict[str, float]:
     """From the log that fairseq appends to: epochs, the epoch with the least loss on the development set, seconds."""
     text = log.read_text(encoding="utf-8")
     losses = {
-        int(epoch): float(loss) for epoch, loss in re.findall(r"\| valid \| epoch (\d+).*?\| loss ([\d.]+)", text)
+        int(epoch): float(loss) for epoch, loss in re.findall(r"epoch (\d+) \| valid on .*?\| loss ([\d.]+)", text)
     }
-    ends = re.findall(r"\| train \| epoch (\d+).*?\| num_updates (\d+).*\| wall (\d+)", text)
+    ends = re.findall(r"epoch (\d+) \| loss .*?\| num_updates (\d+) .*\| wall (\d+)", text)
     if not losses or not ends:
         raise ValueError(f"{log}: wanted the log of a training, got none of its epochs")
     best = min(losses, key=lambda epoch: losses[epoch])

@@ -9,13 +9,14 @@ from typing import NamedTuple, Optional
 import torch
 from torch.nn import functional as F
 
+from . import reference
 from .backend import kernels, use_kernels
 from .loss import TokenLoss, _smoothing, check_reduction, find_kept, token_entmax_loss
 from .loss_rows import LongLoss, Smoothing
 from .once import differentiable_once
 from .rows import check_alpha, check_scores
 from .sparse_products import Entries, LayerGradients
-from .support import worth_searching
+from .support import scale_rows, wide_base, wide_step, worth_searching
 
 # Logits in memory at a time: enough for an efficient product.
 BLOCK = 1 << 22
@@ -116,19 +117,37 @@ class _Pass:
         record = _Recorder()
         fields = LongLoss.forward(record, logits, target, None, settings.alpha, settings.smoothing, True)
         if settings.grad:
-            _, _, _, undefined, found, place, probs, *more = record.saved_tensors
-            wide = more[1] if more else found[:0]
-            narrow = len(target) - len(wide)
-            if len(wide) > narrow or len(found) > DENSE_SHARE * logits.numel() or bool(undefined.any()):
+            _, _, _, undefined, rows_of, place, probs, *more = record.saved_tensors
+            columns = place - rows_of * logits.shape[1]
+            listed, dense = self._sort_wide(more[1], fields[1]) if more else (target[:0, 0], target[:0, 0])
+            entries = len(rows_of) + int(fields[1][listed].sum())
+            share = DENSE_SHARE * logits.numel()
+            if 2 * len(dense) > len(target) or entries > share or bool(undefined.any()):
                 self._keep_whole(record, rows, features, weight)
-            elif not settings.summed and self.pending + len(found) > PENDING:
+            elif not settings.summed and self.pending + entries > PENDING:
                 self.later.append(torch.arange(rows.start, rows.stop))
             else:
-                columns = place - found * logits.shape[1]
-                self._keep_entries(found, columns, probs, target[:, 0], wide, rows.start)
-                if len(wide):
-                    self._keep_wide(logits, wide, rows.start, features, weight)
+                parts = [(rows_of, columns, probs)]
+                if len(listed):
+                    parts += self._list_wide(*more, listed, probs.dtype)
+                found = (torch.cat(field) for field in zip(*parts))
+                self._keep_entries(*found, target[:, 0], dense, rows.start)
+                if len(dense):
+                    self._keep_dense(logits, dense, rows.start, features, weight)
         return fields
+
+    def _sort_wide(self, wide, support):
+        """Those of the rows in `wide` whose support is worth listing after all, and the rest."""
+        dense = support[wide] > DENSE_SHARE * len(self.weight)
+        return wide[~dense], wide[dense]
+
+    def _list_wide(self, logits, wide, maximum, tau, listed, dtype):
+        """Entries of the rows `listed` among the wide ones, which were solved but not listed."""
+        for rows in listed.split(wide_step(logits)):
+            scaled = scale_rows(logits, rows, maximum, self.settings.alpha)
+            probs = reference.power(wide_base(scaled, tau[rows], out=scaled), self.settings.alpha - 1)
+            row, column = probs.nonzero(as_tuple=True)
+            yield rows[row], column, probs[row, column].to(dtype)
 
     def _keep_whole(self, record, rows, features, weight):
         if not self.settings.summed:
@@ -137,17 +156,18 @@ class _Pass:
         ones = torch.ones(len(features), dtype=self.gradients.dtype)
         self.gradients.add_dense(LongLoss.backward(record, ones)[0], rows, features, weight)
 
-    def _keep_wide(self, logits, wide, start, features, weight):
+    def _keep_dense(self, logits, some, start, features, weight):
         if not self.settings.summed:
-            self.later.append(wide + start)
+            self.later.append(some + start)
             return
-        _, gradient = _loss_and_gradient(self.settings, logits[wide], self.target[wide + start], 1.0)
-        self.gradients.add_dense(gradient, wide + start, features[wide], weight)
+        _, gradient = _loss_and_gradient(self.settings, logits[some], self.target[some + start], 1.0)
+        self.gradients.add_dense(gradient, some + start, features[some], weight)
 
-    def _keep_entries(self, rows, columns, values, target, wide, start):
+    def _keep_entries(self, rows, columns, values, target, dense, start):
+        """Note the entries of a block, and its targets of no probability, of all rows but the `dense` ones."""
         on_target = columns == target[rows]
         missing = torch.ones_like(target, dtype=torch.bool)
-        missing[wide] = False
+        missing[dense] = False
         self.even[start : start + len(target)] |= missing
         missing[rows[on_target]] = False
         missing = missing.nonzero()[:, 0]

@@ -11,6 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Dict, List, Optional
 
+from score_attention import spread
+
 
 def read(path: Path, wanted: int) -> List[dict]:
     """The records, by id."""
@@ -20,19 +22,6 @@ def read(path: Path, wanted: int) -> List[dict]:
     return [records[number] for number in range(wanted)]
 
 
-def segments(record: dict) -> int:
-    """Number of runs of neighbouring words with attention."""
-    positions = [position for position, _ in record["attention"]]
-    return sum(position - 1 not in positions for position in positions)
-
-
-def equal_neighbours(record: dict) -> float:
-    """Share of the words with attention whose weight equals that of a neighbour, as fusion makes them."""
-    weights = dict(map(tuple, record["attention"]))
-    equal = sum(weight in (weights.get(i - 1), weights.get(i + 1)) for i, weight in weights.items())
-    return equal / max(len(weights), 1)
-
-
 def figures(records: List[dict]) -> Dict[str, float]:
     """Percentages and means over pairs."""
     right = [record["label"] == record["predicted"] for record in records]
@@ -40,14 +29,8 @@ def figures(records: List[dict]) -> Dict[str, float]:
     found = Counter(record["label"] for record, is_right in zip(records, right) if is_right)
     scores = {"pairs": len(records), "accuracy": 100 * sum(right) / len(records)}
     scores.update({f"accuracy_{label}": 100 * found[label] / totals[label] for label in sorted(totals)})
-    for name, measure in (
-        ("attended", lambda record: len(record["attention"])),
-        ("words", lambda record: len(record["premise"])),
-        ("segments", segments),
-        ("equal_neighbours", equal_neighbours),
-    ):
-        scores[name] = sum(map(measure, records)) / len(records)
-    return scores
+    scores["words"] = sum(len(record["premise"]) for record in records) / len(records)
+    return {**scores, **spread([record["attention"] for record in records])}
 
 
 def show(record: dict) -> str:

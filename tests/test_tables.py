@@ -1,0 +1,86 @@
+"""The tables of the recipes after the 2017 paper and of those about words, from results made up here."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import collect  # noqa: E402
+import score_attention  # noqa: E402
+import tables_2017  # noqa: E402
+import tables_words  # noqa: E402
+
+COMMON = {"seed": 1, "versions": {"python": "3.11"}, "command": "bash x.sh", "seconds": 120.0, "date": "2026-01-01"}
+
+
+def result(recipe, name, settings, scores, **more):
+    return {"recipe": recipe, "name": name, "settings": settings, "scores": scores, **COMMON, "machine": "CPU", **more}
+
+
+def translation(mapping, bleu, rate):
+    training = {"target_tokens_per_second": rate, "curve": [{"token_accuracy": 60.0}, {"token_accuracy": 61.5}]}
+    spread = {"attended": 3.25, "segments": 1.5, "equal_neighbours": 0.5}
+    settings = {"pair": "de-en", "mapping": mapping, "model": "m", "training": "t"}
+    return result("structured-attention", mapping, settings, {"bleu": bleu, "training": training, "spread": spread})
+
+
+def test_translation_times_are_against_softmax():
+    text = tables_2017.section([translation("fusedmax", 35.5, 50.0), translation("softmax", 36.0, 75.0)])
+    lines = text.splitlines()
+    assert "| softmax | 36.00 | 1.00 | 61.50 | 3.25 | 1.50 | 50.0 | 2 |" in lines
+    assert lines[lines.index("| softmax | 36.00 | 1.00 | 61.50 | 3.25 | 1.50 | 50.0 | 2 |") + 1].startswith(
+        "| fusedmax | 35.50 | 1.50 |"
+    )
+    assert "The first row: `bash x.sh`." in text
+
+
+def test_summarisation_has_a_table_for_each_test_set():
+    names = [f"{kind}_{m}" for kind in ("rouge1", "rouge2", "rougeL") for m in ("recall", "f1")]
+    cuts = {
+        length: {"average": {name: value for name in names}} for length, value in (("whole", 30.0), ("75 bytes", 25.0))
+    }
+    scores = {"Giga": {**cuts, "words": 8.0}, "DUC2004": {**cuts, "words": 9.5}}
+    settings = {"mapping": "sparsemax", "output_alpha": 1, "limit": None}
+    text = tables_2017.section([result("summarisation", "s", settings, scores)])
+    assert "#### Giga, output alpha 1" in text and "#### DUC2004, output alpha 1" in text
+    assert "| sparsemax | 30.00 | 30.00 | 30.00 | 25.00 | 25.00 | 25.00 | 9.5 | 2 |" in text
+
+
+def test_entailment():
+    scores = {"accuracy": 80.0, "attended": 2.0, "segments": 1.25, "words": 14.0}
+    settings = {"mapping": "oscarmax", "model": "m", "limit": 1000}
+    text = tables_2017.section([result("snli", "s", settings, scores)])
+    assert "#### The first 1000 training pairs" in text and "| oscarmax | 80.00 | 2.00 | 1.25 | 14.00 | 2 |" in text
+
+
+def test_words():
+    rates = {"words": 10, "word_error_rate": 40.0, "phoneme_error_rate": 10.0, "dictionary_mass": 0.5}
+    rates.update(impossible_variants=5.0, strings=7.0)
+    calibration = {name: {"error": 0.05} for name in ("best", "best, several", "listed")}
+    lists = {
+        "best": {"strings": 1.0, "precision": 60.0, "recall": 30.0},
+        "0.95": {"strings": 9.0, "precision": 9.0, "recall": 80.0},
+    }
+    scores = {"groups": {name: rates for name in ("all", "one", "several")}, "calibration": calibration, "lists": lists}
+    text = tables_words.pronunciation([result("g2p", "g2p", {}, scores)])
+    assert "| g2p, all | 10 | 40.00 | 10.00 | 0.500 | 5.0 | 7.0 | 0.050 |" in text
+    assert "| g2p, probability 0.95 | 9.00 | 9.0 | 80.0 |" in text
+    settings = {"language": "eng", "architecture": "lstm", "units": "characters to 500", "criterion": "entmax15"}
+    scores = {"all": {"f1": 90.0, "precision": 91.0, "recall": 89.0, "distance": 0.5}}
+    found = [result("segmentation", str(e), {**settings, "smoothing": e}, scores) for e in (0, 0.1)]
+    text = tables_words.segmentation(found)
+    assert "| eng, lstm, characters to 500, entmax15 | 0.1 | 90.00 | 91.00 | 89.00 | 0.50 | 2 |" in text
+
+
+@pytest.mark.parametrize("section", [tables_2017.section, tables_words.pronunciation, tables_words.segmentation])
+def test_without_results_there_is_nothing_and_the_page_has_every_part(section):
+    assert section([]) == "" and section in collect.SECTIONS
+
+
+def test_spread_of_attention_by_hand():
+    steps = [[[0, 0.25], [1, 0.25], [3, 0.5]], [[2, 1.0]]]
+    assert score_attention.spread(steps) == {"attended": 2.0, "segments": 1.5, "equal_neighbours": pytest.approx(1 / 3)}
+    assert score_attention.spread([[[5, 0.5], [6, 0.5]]])["equal_neighbours"] == 1

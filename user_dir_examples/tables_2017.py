@@ -1,0 +1,125 @@
+"""The part of `docs/reproduction.md` about Niculae and Blondel (2017): translation, summarisation, entailment.
+
+python tables_2017.py --results OUT/results        # prints the tables of one folder
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from results import conditions, of_recipe, read, table
+
+Result = Dict[str, Any]
+TRANSLATION = """### Translation
+
+Multi30k (29,000 captions) in sentencepiece pieces, by `structured_attention.sh`. *Time*: that of training for each
+target token, against softmax in the same table. *Attended*: pieces of the source with attention above zero, a step;
+*segments*: runs of neighbouring ones; *equal*: share of them with the weight of a neighbour. The paper: scores within
+about one BLEU of each other, up to 1.75 times the training time of softmax (on a GPU)."""
+SUMMARISATION = """### Summarisation
+
+Gigaword sentences and headlines, by `summarisation.sh`. ROUGE by the package rouge-score, averaged over the
+references: F1 of whole summaries, and recall of their first 75 bytes."""
+ENTAILMENT = """### Textual entailment
+
+SNLI 1.0, by `snli.sh`: accuracy on the test pairs, words of the premise with attention above zero and their segments.
+The paper: softmax 81.66, sparsemax 82.39, fusedmax 82.41, oscarmax 81.76 %."""
+
+
+def section(found: List[Result]) -> str:
+    """Markdown of the tables; "" without results."""
+    parts = [part for part in (translation(found), summarisation(found), entailment(found)) if part]
+    return "\n\n".join(["## Structured attention (Niculae and Blondel, 2017)", *parts]) if parts else ""
+
+
+def grouped(results: List[Result], key: Callable[[Result], Tuple]) -> List[List[Result]]:
+    """Results that belong in one table, softmax first in each."""
+    groups: Dict[Tuple, List[Result]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(result)
+    return [sorted(groups[name], key=order) for name in sorted(groups, key=str)]
+
+
+def order(result: Result) -> Tuple:
+    mapping = result["settings"]["mapping"]
+    return mapping != "softmax", mapping, result["name"]
+
+
+def block(title: str, results: List[Result], header: Sequence[str], row: Callable[[Result], List[str]]) -> str:
+    rows = [[result["settings"]["mapping"], *row(result), f"{result['seconds'] / 60:.0f}"] for result in results]
+    parts = [title, table(["attention", *header, "minutes"], rows), conditions(results)]
+    return "\n\n".join([*parts, f"The first row: `{results[0]['command']}`."])
+
+
+def translation(found: List[Result]) -> str:
+    results = of_recipe(found, "structured-attention")
+    header = ["sacreBLEU", "time", "token accuracy %", "attended", "segments", "equal %"]
+    blocks = []
+    for group in grouped(results, lambda r: (r["settings"]["pair"], r["settings"]["model"], r["settings"]["training"])):
+        rates = {
+            r["settings"]["mapping"]: r["scores"]["training"]["target_tokens_per_second"] for r in group
+        }  # of a mapping with several seeds: the last one
+
+        def row(result: Result, rates=rates) -> List[str]:
+            scores, training = result["scores"], result["scores"]["training"]
+            against = rates.get("softmax")
+            time = f"{against / training['target_tokens_per_second']:.2f}" if against else ""
+            accuracy = max(step["token_accuracy"] for step in training["curve"])
+            spread = scores["spread"]
+            figures = [f"{scores['bleu']:.2f}", time, f"{accuracy:.2f}", f"{spread['attended']:.2f}"]
+            return [*figures, f"{spread['segments']:.2f}", f"{100 * spread['equal_neighbours']:.1f}"]
+
+        blocks.append(block(f"#### {group[0]['settings']['pair']}", group, header, row))
+    return "\n\n".join([TRANSLATION, *blocks]) if blocks else ""
+
+
+def summarisation(found: List[Result]) -> str:
+    results = of_recipe(found, "summarisation")
+    kinds = [("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeL", "ROUGE-L")]
+    header = [f"{name} {what}" for what in ("F1", "recall at 75 bytes") for _, name in kinds] + ["words"]
+    blocks = []
+    for group in grouped(results, lambda r: (r["settings"]["output_alpha"], r["settings"]["limit"])):
+        for test in group[0]["scores"]:
+            tested = [result for result in group if test in result["scores"]]
+
+            def row(result: Result, test=test) -> List[str]:
+                scores = result["scores"][test]
+                whole, cut = scores["whole"]["average"], scores["75 bytes"]["average"]
+                figures = [whole[f"{kind}_f1"] for kind, _ in kinds] + [cut[f"{kind}_recall"] for kind, _ in kinds]
+                return [*(f"{value:.2f}" for value in figures), f"{scores['words']:.1f}"]
+
+            title = f"#### {test}, output alpha {group[0]['settings']['output_alpha']}"
+            blocks.append(block(title, tested, header, row))
+    return "\n\n".join([SUMMARISATION, *blocks]) if blocks else ""
+
+
+def entailment(found: List[Result]) -> str:
+    results = of_recipe(found, "snli")
+    blocks = []
+    for group in grouped(results, lambda r: (r["settings"]["model"], r["settings"]["limit"])):
+
+        def row(result: Result) -> List[str]:
+            scores = result["scores"]
+            return [f"{scores['accuracy']:.2f}", *(f"{scores[name]:.2f}" for name in ("attended", "segments", "words"))]
+
+        limit = group[0]["settings"]["limit"]
+        title = f"#### {'All' if limit is None else f'The first {limit}'} training pairs"
+        blocks.append(block(title, group, ["accuracy %", "attended", "segments", "words of the premise"], row))
+    return "\n\n".join([ENTAILMENT, *blocks]) if blocks else ""
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--results", type=Path, required=True, help="folder of result files")
+    args = parser.parse_args(arguments)
+    try:
+        print(section(read(args.results)))
+    except ValueError as error:
+        print(f"tables_2017: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

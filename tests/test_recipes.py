@@ -1,6 +1,7 @@
 """The recipes of published results: the inflection data and its scores, result files, the page made from them."""
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -190,7 +191,9 @@ def test_case_73_a_missing_sentence_stops_the_scoring(outputs, records, says, tm
 
 def test_exactness_training_and_time_are_in_the_scores(tmp_path, capsys):
     outputs = {2: "z z", 1: "y", 0: "x \u2581 y"}
-    several = record(1, strings=3)
+    forms = [(text, math.log(probability)) for text, probability in (("y \u2581", 0.5), ("x", 0.375), ("z", 0.125))]
+    hypotheses = [{"support": [1, 3], "text": text, "logprob": logprob} for text, logprob in forms]
+    several = record(1, strings=3, source="<a> <V> y", hypotheses=hypotheses)
     cut = record(2, certificate="optimal", strings=1)  # one string, but not all of the probability
     write_run(tmp_path, PAIRS, outputs, [record(0), cut, several], part="valid")
     write_run(tmp_path, PAIRS, outputs, [record(0), several, record(2, certificate="none")])
@@ -204,6 +207,12 @@ def test_exactness_training_and_time_are_in_the_scores(tmp_path, capsys):
     assert scores["training"] == {"epochs": 3, "best_epoch": 2, "loss": 0.25, "updates": 30, "seconds": 105}
     third = pytest.approx(100 / 3)
     assert [scores["valid"][name] for name in ("single", "complete", "proved")] == [third, pytest.approx(200 / 3), 100]
+    example = {
+        "id": 1,
+        "source": "<a> <V> y",
+        "forms": [["y ", 0.5], ["x", pytest.approx(0.375)], ["z", pytest.approx(0.125)]],
+    }
+    assert scores["valid"]["example"] == example
     assert scores["test"]["accuracy"] == 50 and scores["test"]["distance"] == 0.5  # of language b: wrong by one letter
     assert scores["test"]["decoder_rows"] == 4 and scores["test"]["support"] == 2 and scores["test"]["seconds"] == 30
     assert [row.split("\t")[2] for row in read(tmp_path / "run" / "test" / "predictions.tsv")] == ["x y", "y", "zz"]
@@ -274,6 +283,7 @@ def scores_of(accuracy, sparse=True, trained=True):
     languages = {"finnish": {"pairs": 2, "accuracy": accuracy, "distance": 0.25}}
     part = {"accuracy": accuracy, "distance": 0.25, "single": 60.04, "complete": 70.26, "proved": 99.5}
     part.update(decoder_rows=12.34, support=1.5, languages=languages, seconds=20)
+    part["example"] = {"id": 3, "source": "<finnish> <N> <PL> t a \u2581 u", "forms": [["tat", 0.6], ["tau", 0.4]]}
     training = {"epochs": 14, "best_epoch": 12, "loss": 0.1, "updates": 100, "seconds": 600}
     return {"test": part, **({"valid": part} if sparse else {}), **({"training": training} if trained else {})}
 
@@ -294,8 +304,12 @@ def test_the_page_has_every_figure_from_the_files(tmp_path):
     )
     assert rows[2].startswith("| 1.5-entmax | sparsemax | ensemble of 1, 2, 3 | 85.50 |")
     assert "| 1.5-entmax / sparsemax / 1 | 81.2, 0.25 |" in text and "bash x.sh --data DATA --out OUT" in text
+    assert (
+        "leaves for one source, as in the paper's figure 1: ta u (finnish, N;PL) gives tat (0.600), tau (0.400)."
+        in text
+    )
     for line in text.splitlines():
-        assert len(line) <= 120 or line.startswith(("|", "Made with", "The first row")), line
+        assert len(line) <= 120 or line.startswith(("|", "Made with", "The first row", "Every form")), line
 
 
 def test_the_page_of_the_documentation_is_up_to_date():

@@ -7,6 +7,7 @@ where the task's script counts it as wrong.
 
 import argparse
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -64,6 +65,19 @@ def exactness(outputs: List[Output]) -> Dict[str, float]:
     }
 
 
+def example(outputs: List[Output]) -> Optional[Dict[str, Any]]:
+    """All that is possible for one source, as in figure 1 of the paper.
+
+    Of the sources with exactly three forms, the one whose least probable form is most probable.
+    """
+    listed = [item for item in outputs if (item.record["certificate"], item.record["strings"]) == ("complete", 3)]
+    if not listed:
+        return None
+    record = max(listed, key=lambda item: min(h["logprob"] for h in item.record["hypotheses"])).record
+    forms = [[spell(h["text"]), math.exp(h["logprob"])] for h in record["hypotheses"]]
+    return {"id": record["id"], "source": record["source"], "forms": forms}
+
+
 def training_scores(log: Path) -> Dict[str, float]:
     """From the log that fairseq appends to: epochs, the epoch with the least loss on the development set, seconds."""
     text = log.read_text(encoding="utf-8")
@@ -90,6 +104,8 @@ def score(data: Path, run: Path) -> Dict[str, Any]:
         scores[part] = set_scores(outputs)
         seconds = read_lines(run / part / "seconds")
         scores[part]["seconds"] = sum(map(float, seconds))
+        if part == "valid":
+            scores[part]["example"] = example(outputs)
         write_predictions(run / part / "predictions.tsv", outputs)
     return scores
 
@@ -105,6 +121,9 @@ def print_scores(scores: Dict[str, Any]) -> None:
             f"development set: single string {valid['single']:.2f} %, all strings listed {valid['complete']:.2f} %, "
             f"best proved {valid['proved']:.2f} %"
         )
+        if valid["example"]:
+            forms = ", ".join(f"{form} {probability:.3f}" for form, probability in valid["example"]["forms"])
+            print(f"for example number {valid['example']['id']}, {valid['example']['source']}: {forms}")
     print(f"test set: best proved {test['proved']:.2f} %, decoder rows a form {test['decoder_rows']:.1f}")
 
 

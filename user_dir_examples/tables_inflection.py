@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, Tuple
 
+from prepare_inflection import spell
 from results import conditions, of_recipe, table
 
 Result = Dict[str, Any]
@@ -34,8 +35,23 @@ def group_parts(group: Tuple, results: List[Result]) -> List[str]:
     names = ", ".join(languages) if len(languages) <= 10 else f"{len(languages)} languages"
     parts = [f"### {setting.capitalize()} setting, {size} model: {names}", model_table(results)]
     parts += ["Accuracy and edit distance by language:", language_table(results, languages)]
+    parts += [paragraph for paragraph in [example(results)] if paragraph]
     parts += [conditions(results), f"The first row: `{results[0]['command']}`."]
     return parts
+
+
+def example(results: List[Result]) -> str:
+    """The paper's figure 1: every form that a model with 1.5-entmax output leaves possible for one source."""
+    for result in results:
+        found = result["scores"].get("valid", {}).get("example")
+        if result["settings"]["alpha_output"] == 1.5 and found:
+            forms = ", ".join(f"{form} ({probability:.3f})" for form, probability in found["forms"])
+            language, *tags = [symbol.strip("<>") for symbol in found["source"].split() if symbol.startswith("<")]
+            symbols = [symbol for symbol in found["source"].split() if not symbol.startswith("<") or symbol == "<"]
+            source = f"{spell(' '.join(symbols))} ({language}, {';'.join(tags)})"
+            model = " / ".join(model_cells(result))
+            return f"Every form that {model} leaves for one source, as in the paper's figure 1: {source} gives {forms}."
+    return ""
 
 
 def order(result: Result) -> Tuple:

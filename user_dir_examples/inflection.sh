@@ -34,7 +34,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
-# The preset has the paper's sizes: 2 + 2 layers, 300 units, dropout 0.3.
+# The preset has the paper's sizes: 2 + 2 layers, 300 units, dropout 0.3. The encoder's are those of both directions.
 model=(--arch lstm_entmax_inflection --encoder-hidden-size 150)
 
 training=(
@@ -77,11 +77,11 @@ parse_options() {
         shift 2
         ;;
       --languages | --seeds)
-        local -n list=${1#--}
-        local option=$1
-        list=() && shift
-        while (($#)) && [[ $1 != -* ]]; do list+=("$1") && shift; done
-        ((${#list[@]})) || fail "$option: wanted values, got none"
+        local option=$1 values=()
+        shift
+        while (($#)) && [[ $1 != -* ]]; do values+=("$1") && shift; done
+        ((${#values[@]})) || fail "$option: wanted values, got none"
+        if [[ $option == --seeds ]]; then seeds=("${values[@]}"); else languages=("${values[@]}"); fi
         ;;
       --all) all=1 && shift ;;
       --small) size=("${small[@]}") size_name=small && shift ;;

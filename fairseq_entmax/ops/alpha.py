@@ -9,7 +9,9 @@ from .backend import kernels, use_kernels
 from .once import differentiable_once
 from .rows import as_rows, from_rows
 
-CHUNK = 1 << 17
+CHUNK = 1 << 16
+# Newton steps in single precision before those in double precision.
+SINGLE_STEPS = 3
 
 
 def check_alpha_tensor(alpha, scores, dim, name="alpha", least=1, strict=False):
@@ -48,30 +50,46 @@ def solve_each(shifted, alpha):
     return torch.where(steep, above, _solve_gentle(shifted, alpha.clamp(max=2) - 1))
 
 
-def _solve_gentle(shifted, exponent):
+def _solve_gentle(shifted, exponent, offset=None, tolerance=reference.TOLERANCE):
     """1 <= alpha <= 2: the Newton steps of `reference`; a distance of 1e-14 from softmax stands for none."""
+    return _newton(shifted, exponent, offset, 3 if offset is None else 1, tolerance)[0]
+
+
+def _newton(shifted, exponent, offset, least, tolerance):
+    """Probabilities and offsets `(rows, 1)` after at least `least` steps; without `tolerance` after just as many."""
     safe = exponent.clamp(min=1e-14)
     size = math.log(shifted.shape[-1])
-    # The lower bound of the threshold from the mean of the row; log(size) at alpha 1.
-    offset = (shifted.mean(-1, keepdim=True) - torch.expm1(-safe * size) / safe).clamp(min=0)
+    if offset is None:
+        # The lower bound of the threshold from the mean of the row; log(size) at alpha 1.
+        offset = (shifted.mean(-1, keepdim=True) - torch.expm1(-safe * size) / safe).clamp(min=0)
     near = shifted.device.type != "cpu" or bool((exponent < reference.LOG1P_BELOW).any())
+    ones = torch.ones_like(safe)
     for step in range(reference.MAX_STEPS):
         difference = shifted - offset
-        base = torch.addcmul(torch.ones_like(safe), difference, safe).clamp_(min=0)
+        base = torch.addcmul(ones, difference, safe).clamp_(min=0)
         probs = reference.near_softmax(difference, safe) if near else reference.power(base, safe)
         mass = probs.sum(-1, keepdim=True)
-        if reference.converged(mass, step, 3, reference.TOLERANCE):
+        if reference.converged(mass, step, least, tolerance):
             break
         slope = reference.slope_of(probs, base, None).sum(-1, keepdim=True)
         log_norm = mass.log() * safe
         offset = offset + torch.expm1(log_norm) / safe * mass / (log_norm.exp() * slope)
-    return probs
+    return probs, offset
+
+
+def _solve_single_first(scores, alpha):
+    """Probabilities, one alpha <= 2 for each row of float32 or narrower scores: most of the way in single precision."""
+    shifted, maximum = reference.shift_rows(scores.float())
+    exponent = alpha.double() - 1
+    _, offset = _newton(shifted, exponent.float(), None, SINGLE_STEPS, None)
+    probs = _solve_gentle(shifted.double(), exponent, offset.double(), 1e-9)
+    return probs.masked_fill_(maximum == torch.finfo(torch.float32).min, 0)
 
 
 def _curvature(x):
     """`(exp(x) - 1 - x) / x ** 2`, by its series near 0."""
-    series = 0.5 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x / 720)))
-    far = x.abs() > 1e-2
+    series = 0.5 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x * (1 / 5040 + x / 40320)))))
+    far = x.abs() > (0.3 if x.dtype == torch.float32 else 1e-2)
     apart = torch.where(far, x, 1.0)
     return torch.where(far, (torch.expm1(apart) - apart) / apart.square(), series)
 
@@ -106,6 +124,22 @@ def entmax_backward_each(probs, grad, alpha):
     return weight * (grad - mean) * scale.pow(2 - alpha)
 
 
+def _gentle_gradients(probs, grad, alpha):
+    """Gradients to the scores and to alpha, `(rows, 1)`, where no alpha is above 2: nothing overflows."""
+    positive = probs > 0
+    log_p = torch.where(positive, probs, 1.0).log_()
+    weight = ((2 - alpha) * log_p).exp_().mul_(positive)
+    centre = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp_(min=1)
+    grad = grad - centre
+    # Zero where the probability is, whatever the gradient there.
+    change = torch.where(positive, (probs * log_p.square()).mul_(_curvature((1 - alpha) * log_p)).mul_(grad), 0.0)
+    return torch.where(positive, weight.mul_(grad), 0.0), -change.sum(-1, keepdim=True)
+
+
+def _all_gentle(scores, alpha):
+    return scores.device.type == "cpu" and scores.dtype != torch.float64 and bool((alpha <= 2).all())
+
+
 class _EntmaxEach(torch.autograd.Function):
     """Rows with their own alpha `(rows, 1)`; both arguments have a gradient."""
 
@@ -113,7 +147,11 @@ class _EntmaxEach(torch.autograd.Function):
     def forward(ctx, scores, alpha):
         probs = torch.empty_like(scores)
         step = max(1, CHUNK // scores.shape[-1])
+        single = _all_gentle(scores, alpha)
         for part, own, out in zip(scores.split(step), alpha.split(step), probs.split(step)):
+            if single:
+                out.copy_(_solve_single_first(part, own))
+                continue
             dtype = reference.working_dtype(part)
             shifted, maximum = reference.shift_rows(part.to(dtype))
             solved = solve_each(shifted, own.to(dtype))
@@ -127,10 +165,14 @@ class _EntmaxEach(torch.autograd.Function):
         probs, alpha = ctx.saved_tensors
         by_scores, by_alpha = torch.empty_like(probs), torch.empty_like(alpha)
         step = max(1, CHUNK // probs.shape[-1])
+        single = _all_gentle(probs, alpha)
+        dtype = torch.float32 if single else reference.working_dtype(probs)
         for part in range(0, len(probs), step):
             here = slice(part, part + step)
-            dtype = reference.working_dtype(probs)
             some, incoming, own = (x[here].to(dtype) for x in (probs, grad, alpha))
+            if single:
+                by_scores[here], by_alpha[here] = _gentle_gradients(some, incoming, own)
+                continue
             by_scores[here] = entmax_backward_each(some, incoming, own).to(probs.dtype)
             by_alpha[here] = alpha_gradient(some, incoming, own).to(alpha.dtype)
         return by_scores, by_alpha

@@ -75,14 +75,16 @@ def lower_bound(shifted, exponent, scale=None):
 def power(base, exponent):
     """`base ** (1 / exponent)` for `base` >= 0, exactly 0 at 0; `exponent` a number or `(rows, 1)`.
 
-    On a CPU log and exp are far faster than pow, but log and sqrt of 0 are slow, so zeros are kept from them.
+    On a CPU log and exp are far faster than pow, but log of 0 and an exp that underflows are slow (ten times), so zeros
+    are kept from them.
     """
     if isinstance(exponent, float):
         if exponent == 1:
             return base
         if exponent == 0.5:
             return base * base
-    return base.clamp(min=torch.finfo(base.dtype).tiny).log_().div_(exponent).exp_().mul_(base.sign())
+    positive = base.sign()
+    return base.clamp(min=torch.finfo(base.dtype).tiny).log_().mul_(positive).div_(exponent).exp_().mul_(positive)
 
 
 def root(probs, exponent):

@@ -97,6 +97,7 @@ class SparseCriterion(FairseqCriterion):
                 - logging outputs, which can be summed across workers
         """
         output.refuse_adaptive_softmax(getattr(model, "decoder", None))
+        output.refuse_sharded_weights(model)
         tokens, target = self._token_loss(model, sample, reduce)
         loss = tokens.loss.sum() if reduce else tokens.loss.reshape(-1)
         kept = target.ne(self.padding_idx)

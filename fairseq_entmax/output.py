@@ -72,6 +72,15 @@ def refuse_adaptive_softmax(decoder) -> None:
         )
 
 
+def refuse_sharded_weights(model) -> None:
+    """The sparse output layer needs whole weights; fairscale hands out flattened pieces of them."""
+    if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(model).__mro__):
+        raise ValueError(
+            "--ddp-backend fully_sharded does not go with the criterions of fairseq-entmax: wanted pytorch_ddp or "
+            "legacy_ddp"
+        )
+
+
 def made_up_symbols(dictionary) -> list[int]:
     """Indices of the symbols that only round a dictionary up to a multiple of 8; no text contains them."""
     return [i for i, symbol in enumerate(dictionary.symbols) if _MADE_UP.fullmatch(symbol)]

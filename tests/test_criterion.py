@@ -289,6 +289,14 @@ def test_validation_with_the_stock_generator_is_refused_case_3(option):
     assert build("entmax15", sparse).output_alpha == 1.5
 
 
+def test_sharded_weights_are_refused():
+    class FullyShardedDataParallel(torch.nn.Module):  # fairscale's, which need not be installed
+        pass
+
+    with pytest.raises(ValueError, match="--ddp-backend fully_sharded"):
+        build().forward(FullyShardedDataParallel(), {})
+
+
 def test_adaptive_softmax_is_refused_case_63():
     model = TableModel(toy.dictionary())
     model.decoder.adaptive_softmax = object()

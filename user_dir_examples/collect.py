@@ -8,12 +8,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import results
 import tables_2017
 import tables_inflection
+import tables_translation
 import tables_words
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reproduction.md"
 # In the order of the page. Each takes all results and returns its part as Markdown: "" where it has no results.
 SECTIONS: List[Callable[[List[Dict[str, Any]]], str]] = [
     tables_inflection.section,
+    tables_translation.section,
     tables_2017.section,
     tables_words.pronunciation,
     tables_words.segmentation,

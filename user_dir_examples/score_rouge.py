@@ -1,0 +1,107 @@
+"""ROUGE-1, -2 and -L of summaries with one or several references, by the package rouge-score.
+
+Recall, precision and F1 in percent, each for whole summaries and for their first 75 bytes, as the DUC evaluations cut
+them (a cut word counts as what is left of it; references are never cut). With several references the scores of a
+summary are averaged over them, and the best one is given too. Words are stemmed, as in those evaluations (`-m`).
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence
+
+TYPES = ("rouge1", "rouge2", "rougeL")
+MEASURES = ("recall", "precision", "fmeasure")
+CUT = 75
+
+
+def cut_bytes(text: str, size: int) -> str:
+    """The first `size` bytes of a text in UTF-8; a character is never split."""
+    return text.encode("utf-8")[:size].decode("utf-8", errors="ignore")
+
+
+def score(summaries: Sequence[str], references: Sequence[Sequence[str]]) -> Dict[str, Dict[str, float]]:
+    """Mean scores in percent: `{"average": {"rouge1_recall": ...}, "best": {...}}`.
+
+    Args:
+        summaries: one for each input
+        references: of each input, one or several; empty ones are left out
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    if len(summaries) != len(references):
+        raise ValueError(f"wanted a summary for each of {len(references)} inputs, got {len(summaries)}")
+    scorer = RougeScorer(list(TYPES), use_stemmer=True)
+    totals: Dict[str, Dict[str, float]] = {"average": {}, "best": {}}
+    for number, (summary, targets) in enumerate(zip(summaries, references)):
+        found = [scorer.score(target, summary) for target in targets if target.strip()]
+        if not found:
+            raise ValueError(f"input {number} has no reference")
+        for kind in TYPES:
+            for measure in MEASURES:
+                values = [getattr(scores[kind], measure) for scores in found]
+                name = f"{kind}_{'f1' if measure == 'fmeasure' else measure}"
+                for way, value in (("average", sum(values) / len(values)), ("best", max(values))):
+                    totals[way][name] = totals[way].get(name, 0.0) + 100 * value / len(summaries)
+    return totals
+
+
+def read_outputs(path: Path, wanted: int) -> List[str]:
+    """The best output of each sentence (fairseq's D- lines), in the order of the input."""
+    found: Dict[int, str] = {}
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        if line.startswith("D-"):
+            name, _, text = line.split("\t", 2)
+            found.setdefault(int(name[2:]), text)
+    if sorted(found) != list(range(wanted)):
+        raise ValueError(f"{path}: wanted {wanted} outputs, one for each input, got {len(found)}")
+    return [found[number] for number in range(wanted)]
+
+
+def figures(summaries: List[str], references: List[List[str]]) -> dict:
+    return {
+        "sentences": len(summaries),
+        "references": max(len(targets) for targets in references),
+        "words": sum(len(summary.split()) for summary in summaries) / len(summaries),
+        "whole": score(summaries, references),
+        f"{CUT} bytes": score([cut_bytes(summary, CUT) for summary in summaries], references),
+    }
+
+
+def print_table(name: str, scores: dict) -> None:
+    print(f"{name}: {scores['sentences']} sentences, {scores['references']} reference(s), {scores['words']:.1f} words")
+    print(f"{'':<22}" + "".join(f"{kind:>24}" for kind in ("ROUGE-1", "ROUGE-2", "ROUGE-L")))
+    print(f"{'':<22}" + f"{'R':>10}{'P':>7}{'F1':>7}" * 3)
+    for length in ("whole", f"{CUT} bytes"):
+        for way in ("average", "best"):
+            row = scores[length][way]
+            cells = (row[f"{kind}_{m}"] for kind in TYPES for m in ("recall", "precision", "f1"))
+            texts = [f"{value:>{10 if i % 3 == 0 else 7}.2f}" for i, value in enumerate(cells)]
+            print(f"{f'{length}, {way}':<22}" + "".join(texts))
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder that prepare_summaries.py wrote")
+    parser.add_argument("--run", type=Path, required=True, help="folder with generate-SUBSET.txt of each test set")
+    args = parser.parse_args(arguments)
+    result = {}
+    try:
+        for number, name in enumerate((args.data / "tests").read_text().split()):
+            references = json.loads((args.data / f"{name}.references.json").read_text(encoding="utf-8"))
+            subset = f"test{number or ''}"
+            outputs = read_outputs(args.run / f"generate-{subset}.txt", len(references))
+            result[name] = figures(outputs, references)
+            print_table(name, result[name])
+            text = "".join(output + "\n" for output in outputs)
+            (args.run / f"{name}.outputs.txt").write_text(text, encoding="utf-8")
+    except (ValueError, OSError) as error:
+        print(f"score_rouge: {error}", file=sys.stderr)
+        return 1
+    (args.run / "scores.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,8 +8,10 @@ weights of the model that is being trained; the time of a softmax step does not 
 untrained. Figures are medians over the batches of (time / time of the softmax twin on the same batch, a moment before).
 The output layer alone (features and weights to gradients) is timed on the features of those batches.
 
-`--check-unfused` trains a second copy of the model, same seed, through all logits (`entmax_loss`), and compares losses
-and validation accuracy with those of the fused path.
+`--check-unfused N` trains a second copy of the model, same seed, through all logits (`entmax_loss`) for N updates, and
+compares losses and validation figures with those of the fused path.
+
+`--keep` keeps the weights at every measurement; `--again` measures from kept weights once more, without training.
 
 Writes `training.json`; prints markdown tables; draws `training.png` where matplotlib is installed.
 """
@@ -204,9 +206,12 @@ def print_tables(result):
     for row in result["validation"]:
         figures = f"{row['loss']:.4f} | {row['token_accuracy']:.2f} % | {row['support']:.1f}"
         print(f"| {row['epoch']} | {row['path']} | {figures} |")
-    if "differences" in result:
+    if result.get("differences"):
         first, worst = max(result["differences"][:10]), max(result["differences"])
-        print(f"\nLosses, fused and all logits, differ by {first:.1e} at most in ten updates, {worst:.1e} in all.")
+        print(
+            f"\nLosses, fused and all logits, differ by {first:.1e} at most in ten updates, {worst:.1e} in "
+            f"{len(result['differences'])}."
+        )
 
 
 def draw(result, path):
@@ -243,16 +248,105 @@ def main():
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--every", type=int, default=150, help="updates between measurements after the first 50")
     parser.add_argument("--samples", type=int, default=6, help="batches timed at each measurement")
-    parser.add_argument("--check-unfused", action="store_true", help="train a second copy through all logits")
+    parser.add_argument("--check-unfused", type=int, default=0, metavar="UPDATES", help="train a second copy so long")
+    parser.add_argument("--keep", action="store_true", help="keep the weights at every measurement in --out")
+    parser.add_argument("--again", action="store_true", help="measure again from weights that --keep left")
     args = parser.parse_args()
     logging.getLogger().setLevel(logging.WARNING)
     torch.set_num_threads(args.threads)
     task = make_task(args.data)
     criterion = make_criterion(task)
-    trained = [Training(task, criterion, True, args.lr)]
-    if args.check_unfused:
-        trained.append(Training(task, criterion, False, args.lr))
-    model = trained[0].model
+    fused = Training(task, criterion, True, args.lr)
+    contenders = make_contenders(task, fused.model, criterion)
+    args.out.mkdir(parents=True, exist_ok=True)
+    print(f"torch {torch.__version__}, {args.threads} threads, vocabulary of {len(task.target_dictionary)}", flush=True)
+    run = Run(args, task, criterion, contenders)
+    if args.again:
+        run.again(fused.model)
+    else:
+        run.train(fused)
+    run.write()
+    print_tables(run.result)
+    if importlib.util.find_spec("matplotlib"):
+        draw(run.result, args.out / "training.png")
+
+
+class Run:
+    """Trains, measures now and then, and keeps what came out."""
+
+    def __init__(self, args, task, criterion, contenders):
+        self.args, self.task, self.criterion, self.contenders = args, task, criterion, contenders
+        held = zip(batches(task, "valid", args.max_tokens, 1), range(args.samples))
+        self.held = [sample for sample, _ in held]
+        self.warm = False
+        self.result = {
+            "torch": torch.__version__, "threads": args.threads, "machine": platform.processor() or platform.machine(),
+            "vocabulary": len(task.target_dictionary), "seed": SEED, "max_tokens": args.max_tokens,
+            "points": [], "validation": [], "log": [],
+        }  # fmt: skip
+
+    def write(self):
+        (self.args.out / "training.json").write_text(json.dumps(self.result))
+
+    def weights_at(self, update):
+        return self.args.out / f"weights-{update}.pt"
+
+    def point(self, model, update, support=None):
+        """Measure now; `support` unless it is to be found."""
+        if not self.warm:
+            measure(self.contenders, model, self.held[:1])
+            self.warm = True
+        if support is None:
+            support = self.validate(model)["support"]
+        point = {**measure(self.contenders, model, self.held), "update": update, "support": support}
+        self.result["points"].append(point)
+        print(json.dumps(point), flush=True)
+        if self.args.keep:
+            torch.save(model.state_dict(), self.weights_at(update))
+
+    def validate(self, model):
+        return validate(self.task, model, self.criterion, self.args.max_tokens)
+
+    def add_validation(self, epoch, path, model):
+        self.result["validation"].append({"epoch": epoch, "path": path, **self.validate(model)})
+        print(json.dumps(self.result["validation"][-1]), flush=True)
+
+    def train(self, fused):
+        args, update = self.args, 0
+        other = Training(self.task, self.criterion, False, args.lr) if args.check_unfused else None
+        for epoch in range(1, args.epochs + 1):
+            for sample in batches(self.task, "train", args.max_tokens, epoch):
+                if update in (0, 20, 50) or update % args.every == 0:
+                    self.point(fused.model, update)
+                fused.update(sample)
+                update += 1
+                if other is not None:
+                    other.update(sample)
+                    if update == args.check_unfused:
+                        self.compare(epoch, fused, other)
+                        other = None
+            self.add_validation(epoch, "fused", fused.model)
+            self.result["log"] = fused.log
+            self.write()
+        self.point(fused.model, update, self.result["validation"][-1]["support"])
+
+    def compare(self, epoch, fused, other):
+        self.result["differences"] = [abs(a["loss"] - b["loss"]) for a, b in zip(fused.log, other.log)]
+        for path, training in (("fused", fused), ("all logits", other)):
+            self.add_validation(f"{epoch}, update {len(other.log)}", path, training.model)
+
+    def again(self, model):
+        before = json.loads((self.args.out / "training.json").read_text())
+        self.result = {**before, **{key: self.result[key] for key in ("torch", "threads", "machine", "points")}}
+        self.args.keep = False
+        for point in before["points"]:
+            if self.weights_at(point["update"]).exists():
+                model.load_state_dict(torch.load(self.weights_at(point["update"])))
+                self.point(model, point["update"], point["support"])
+
+
+def make_contenders(task, model, criterion):
+    """The softmax twin first; `model` is the one that is being trained."""
     contenders = [
         Contender("softmax", make_model(task, ARCH, attention_mapping="softmax"), cross_entropy(task)),
         Contender("ours", model, our_loss(criterion)),
@@ -261,43 +355,7 @@ def main():
     ]
     if HAS_ENTMAX:
         contenders.insert(3, Contender("entmax 1.3 loss", model, public_loss(task)))
-    vocab = len(task.target_dictionary)
-    result = {
-        "torch": torch.__version__, "threads": args.threads, "machine": platform.processor() or platform.machine(),
-        "vocabulary": vocab, "seed": SEED, "max_tokens": args.max_tokens, "points": [], "validation": [],
-    }  # fmt: skip
-    args.out.mkdir(parents=True, exist_ok=True)
-    print(f"torch {torch.__version__}, {args.threads} threads, vocabulary of {vocab}", flush=True)
-    held = [s for s, _ in zip(batches(task, "valid", args.max_tokens, 1), range(args.samples + 1))]
-    update = 0
-    for epoch in range(1, args.epochs + 1):
-        for sample in batches(task, "train", args.max_tokens, epoch):
-            if update in (0, 20, 50) or update % args.every == 0:
-                if update == 0:
-                    measure(contenders, model, held[:1])  # warm up
-                point = measure(contenders, model, held[: args.samples])
-                point.update(update=update, support=validate(task, model, criterion, args.max_tokens)["support"])
-                result["points"].append(point)
-                print(json.dumps(point), flush=True)
-            for training in trained:
-                training.update(sample)
-            update += 1
-        for training in trained:
-            row = validate(task, training.model, criterion, args.max_tokens)
-            path = "fused" if training.fused else "all logits"
-            result["validation"].append({"epoch": epoch, "path": path, **row})
-            print(json.dumps(result["validation"][-1]), flush=True)
-        result["log"] = trained[0].log
-        if args.check_unfused:
-            result["differences"] = [abs(a["loss"] - b["loss"]) for a, b in zip(*(t.log for t in trained))]
-        (args.out / "training.json").write_text(json.dumps(result))
-    point = measure(contenders, model, held[: args.samples])
-    point.update(update=update, support=result["validation"][-1]["support"])
-    result["points"].append(point)
-    (args.out / "training.json").write_text(json.dumps(result))
-    print_tables(result)
-    if importlib.util.find_spec("matplotlib"):
-        draw(result, args.out / "training.png")
+    return contenders
 
 
 def stock_sizes():

@@ -4,7 +4,7 @@
 #   DATA=multi30k OUT=out benchmarks/training.sh [options of benchmarks/training.py]
 #
 # DATA is a folder with train.de.gz, train.en.gz, val.de.gz and val.en.gz (Multi30k, task 1, raw), for example from
-# https://github.com/multi30k/dataset (data/task1/raw). About 40 minutes on two cores, twice that with --check-unfused.
+# https://github.com/multi30k/dataset (data/task1/raw). About 60 minutes on two cores.
 set -euo pipefail
 
 readonly here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -28,12 +28,14 @@ STATE = 4
 
 
 class RowsPlan(NamedTuple):
-    """A tile of rows in registers, and how long a list of their support may be (0: none)."""
+    """A tile of rows in registers, how long a list of their support may be (0: none), and how many registers a thread
+    may have (None: left to the compiler, which stops at 64 or 80 for small tiles and then spills a word)."""
 
     rows: int
     columns: int
     warps: int
     capacity: int
+    registers: Optional[int]
 
 
 class LongPlan(NamedTuple):
@@ -51,7 +53,8 @@ def rows_plan(size, kind, loss=False):
     # Logarithms, exponentials and the terms of a loss take more registers and time than moving bytes does.
     most = 8 if kind in (HALF.value, ONE.value) and not loss else 16
     capacity = 0 if size <= SHORT else columns // 8
-    return RowsPlan(rows, columns, max(1, min(most, rows * columns // 128)), capacity)
+    warps = max(1, min(most, rows * columns // 128))
+    return RowsPlan(rows, columns, warps, capacity, 128 if columns <= 1024 else None)
 
 
 def long_plan(size, kind, smooth=False):
@@ -129,7 +132,8 @@ def entmax_forward(scores: Tensor, alpha: float, alphas: Optional[Tensor]) -> Tu
             probs = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
             kernels_mapping.entmax_rows_kernel[(triton.cdiv(rows, plan.rows),)](
                 scores, probs, alphas, exponent, rows, size, stride,
-                KIND=kind, ROWS=plan.rows, COLUMNS=plan.columns, num_warps=plan.warps,
+                KIND=kind, ROWS=plan.rows, COLUMNS=plan.columns,
+                num_warps=plan.warps, maxnreg=plan.registers,
             )  # fmt: skip
             return probs, *_support_lists(scores, 0)
         plan = long_plan(size, kind)
@@ -162,7 +166,8 @@ def entmax_backward(
             result = torch.empty(probs.shape, dtype=probs.dtype, device=probs.device)
             kernels_mapping.entmax_rows_backward_kernel[(triton.cdiv(rows, plan.rows),)](
                 probs, grad, result, alphas, alpha_grad, exponent, rows, size, grad.stride(0),
-                KIND=kind, TO_ALPHA=to_alpha, ROWS=plan.rows, COLUMNS=plan.columns, num_warps=plan.warps,
+                KIND=kind, TO_ALPHA=to_alpha, ROWS=plan.rows, COLUMNS=plan.columns,
+                num_warps=plan.warps, maxnreg=plan.registers,
             )  # fmt: skip
         else:
             result = torch.zeros(probs.shape, dtype=probs.dtype, device=probs.device)
@@ -217,7 +222,7 @@ def loss_forward(
                 logits, target, mask, loss, support, target_prob, correct.view(torch.int8), state, columns, values,
                 alpha - 1, gold, share, ignore_index, rows, size, stride,
                 KIND=kind, SMOOTH=smooth, ROWS=plan.rows, COLUMNS=plan.columns, CAPACITY=capacity,
-                num_warps=plan.warps,
+                num_warps=plan.warps, maxnreg=plan.registers,
             )  # fmt: skip
         else:
             plan = long_plan(size, kind, smooth)
@@ -262,7 +267,8 @@ def loss_backward_into(
             kernels_loss.loss_rows_backward_kernel[(triton.cdiv(rows, plan.rows),)](
                 logits, target, mask, state, grad, result, alpha - 1, gold, share, ignore_index, rows, size,
                 logits.stride(0), grad.stride(0), result.stride(0),
-                KIND=kind, SMOOTH=smooth, ROWS=plan.rows, COLUMNS=plan.columns, num_warps=plan.warps,
+                KIND=kind, SMOOTH=smooth, ROWS=plan.rows, COLUMNS=plan.columns,
+                num_warps=plan.warps, maxnreg=plan.registers,
             )  # fmt: skip
         else:
             kernels_loss.loss_long_backward_kernel[(rows,)](

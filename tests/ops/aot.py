@@ -91,13 +91,14 @@ def jobs_of(kind, row_sizes, long_sizes):
     for size in row_sizes:
         plan, loss_plan = launch.rows_plan(size, kind), launch.rows_plan(size, kind, loss=True)
         tile = {"KIND": kind, "ROWS": plan.rows, "COLUMNS": plan.columns}
-        yield mapping.entmax_rows_kernel, {**tile, **unused}, plan.warps
-        yield mapping.entmax_rows_backward_kernel, {**tile, **unused, "TO_ALPHA": by_row}, plan.warps
+        yield mapping.entmax_rows_kernel, {**tile, **unused}, plan.warps, plan.registers
+        yield mapping.entmax_rows_backward_kernel, {**tile, **unused, "TO_ALPHA": by_row}, plan.warps, plan.registers
         if not by_row:
             capacity = {"CAPACITY": loss_plan.capacity}
-            yield loss.loss_rows_kernel, {**tile, **capacity, "SMOOTH": True}, loss_plan.warps
+            limits = loss_plan.warps, loss_plan.registers
+            yield loss.loss_rows_kernel, {**tile, **capacity, "SMOOTH": True}, *limits
             if size <= launch.SHORT:
-                yield loss.loss_rows_backward_kernel, {**tile, "SMOOTH": True}, loss_plan.warps
+                yield loss.loss_rows_backward_kernel, {**tile, "SMOOTH": True}, *limits
     lists = {"KIND": kind, "CAPACITY": launch.LIST, "WIDE": launch.WIDE}
     for size in long_sizes:
         plan = launch.long_plan(size, kind)

@@ -224,7 +224,9 @@ def test_case_54_the_score_is_that_of_the_sacrebleu_command_with_its_signature(t
 
 
 def test_case_54_arguments_reach_sacrebleu():
-    assert score_translation.sacrebleu_score(["THE dog"], ["the dog"], "en").bleu < 100  # mixed case
+    assert (
+        score_translation.sacrebleu_score(["THE dog runs very fast"], ["the dog runs very fast"], "en").bleu < 100
+    )  # mixed case
     assert "tok:none" in score_translation.tokenised_score(OUTPUTS, REFERENCES).signature
     assert score_translation.tokenised_score(["a b c x"], ["a b c d"]).bleu == 0  # no smoothing
 
@@ -495,8 +497,10 @@ def test_it_goes_on_where_it_stopped_and_replaces_only_by_force(recipe):
     assert done.returncode == 0 and calls == [] and '"seed": 7' in path.read_text()
     done, calls = recipe("multi30k", "--alpha", 1.5, "--force")
     assert done.returncode == 0 and len(calls) == 3 and '"seed": 1' in path.read_text()
+    done, calls = recipe("multi30k", "--alpha", 1.5, "--epochs", 20)
+    assert done.returncode == 1 and "take another --out, or --force" in done.stderr and calls == []
     done, calls = recipe("multi30k", "--alpha", 1.5, "--quick")
-    assert done.returncode == 1 and "take another folder" in done.stderr and calls == []
+    assert done.returncode == 1 and "take another --out\n" in done.stderr and calls == []
 
 
 @pytest.mark.parametrize(

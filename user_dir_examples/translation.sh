@@ -25,6 +25,9 @@ options (DATA and OUT in the environment do as well):
   --quick        tiny model, few sentences, to see that everything works; the numbers mean nothing
   -h, --help     this text
 
+Attention and the possible outputs of single sentences, as in figures 2 and 6 of the paper:
+  python -m fairseq_entmax report OUT/PAIR/NAME/certificates-test.jsonl --out report
+
 Running it again continues where it stopped. Environment: PYTHON (interpreter for .venv)
 EOF
 }
@@ -72,14 +75,14 @@ shrink() {
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
-# Everything below OUT/PAIR is made from these files with these settings: others need another folder.
+# check_settings FOLDER ADVICE SETTINGS...: what is in a folder was made with one set of settings.
 check_settings() {
-  local now="${corpus} ${pair} ${segmentation[*]}"
-  mkdir -p "$base/$pair"
-  if [[ ! -e $base/$pair/settings ]]; then
-    printf '%s\n' "$now" >"$base/$pair/settings"
-  elif [[ $(<"$base/$pair/settings") != "$now" ]]; then
-    fail "--out $base: made with \"$(<"$base/$pair/settings")\", wanted \"$now\"; take another folder"
+  local folder=$1 advice=$2 now="${*:3}"
+  mkdir -p "$folder"
+  if [[ ! -e $folder/settings ]]; then
+    printf '%s\n' "$now" >"$folder/settings"
+  elif [[ $(<"$folder/settings") != "$now" ]]; then
+    fail "$folder: made with \"$(<"$folder/settings")\", wanted \"$now\"; take $advice"
   fi
 }
 
@@ -162,7 +165,7 @@ run_model() {
   [[ -z $sweeping ]] || extra+=("${sweep_training[@]}")
   [[ -z $epochs ]] || extra+=(--max-epoch "$epochs")
   [[ -z $force ]] || rm -rf "$out"
-  mkdir -p "$out"
+  check_settings "$out" "another --out, or --force" "${model[@]}" "${training[@]}" "${extra[@]}" "${decoding[@]}"
   choose_sparsity "$1" "$2"
   say "$name"
   step training train
@@ -215,7 +218,7 @@ main() {
   activate_environment
   choose_device
   user_dir=$(python -m fairseq_entmax user-dir)
-  check_settings
+  check_settings "$base/$pair" "another --out" "$corpus" "$pair" "${segmentation[@]}"
   out=$base/$pair
   step data prepare
   step preprocessing preprocess

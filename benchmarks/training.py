@@ -2,11 +2,11 @@
 
     python benchmarks/training.py DATA_BIN --out DIR [--epochs 3]     # training.sh makes DATA_BIN and runs it
 
-Trains `lstm_entmax_translation`, 1.5-entmax in attention and output. Now and then it stops to time one step on a few
-batches for each contender in turn: forward, backward and an Adam update with rate 0. The entmax contenders share the
-weights of the model that is being trained; the time of a softmax step does not depend on its weights, so the twin stays
-untrained. Figures are medians over the batches of (time / time of the softmax twin on the same batch, a moment before).
-The output layer alone (features and weights to gradients) is timed on the features of those batches.
+Trains `lstm_entmax_translation` (or `--arch`), 1.5-entmax in attention and output. Now and then it stops to time one step
+on a few batches for each contender in turn: forward, backward and an Adam update with rate 0. The entmax contenders
+share the weights of the model that is being trained; the time of a softmax step does not depend on its weights, so the
+twin stays untrained. Figures are medians over the batches of (time / time of the softmax twin on the same batch, a
+moment before). The output layer alone (features and weights to gradients) is timed on the features of those batches.
 
 `--check-unfused N` trains a second copy of the model, same seed, through all logits (`entmax_loss`) for N updates, and
 compares losses and validation figures with those of the fused path.
@@ -38,7 +38,8 @@ import fairseq_entmax  # noqa: F401  registers the model
 from fairseq_entmax import criterion as criterions
 from fairseq_entmax.ops import linear_entmax_loss
 
-ARCH, SEED = "lstm_entmax_translation", 1
+SEED = 1
+UNITS = {"lstm_entmax_translation": 500, "lstm_entmax_inflection": 300}
 HAS_ENTMAX = importlib.util.find_spec("entmax") is not None
 
 
@@ -58,8 +59,8 @@ class Contender:
         return time.perf_counter() - start
 
 
-def make_task(data):
-    given = [data, "--task", "translation_entmax", "--arch", ARCH, "--criterion", "entmax15"]
+def make_task(data, arch):
+    given = [data, "--task", "translation_entmax", "--arch", arch, "--criterion", "entmax15"]
     args = options.parse_args_and_arch(options.get_training_parser(), given)
     task = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
     for split in ("train", "valid"):
@@ -172,8 +173,8 @@ def measure(contenders, model, samples):
 class Training:
     """The training of one model, update by update."""
 
-    def __init__(self, task, criterion, fused, rate):
-        self.model = make_model(task, ARCH, attention_mapping="entmax15")
+    def __init__(self, task, arch, criterion, fused, rate):
+        self.model = make_model(task, arch, attention_mapping="entmax15")
         self.criterion, self.fused = criterion, fused
         self.loss = our_loss(criterion, fused)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate)
@@ -242,6 +243,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", help="folder made by fairseq-preprocess")
     parser.add_argument("--out", type=Path, required=True, help="folder for training.json and training.png")
+    parser.add_argument("--arch", default="lstm_entmax_translation", choices=sorted(UNITS))
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=1000, help="target tokens of a batch")
     parser.add_argument("--threads", type=int, default=2)
@@ -254,10 +256,10 @@ def main():
     args = parser.parse_args()
     logging.getLogger().setLevel(logging.WARNING)
     torch.set_num_threads(args.threads)
-    task = make_task(args.data)
+    task = make_task(args.data, args.arch)
     criterion = make_criterion(task)
-    fused = Training(task, criterion, True, args.lr)
-    contenders = make_contenders(task, fused.model, criterion)
+    fused = Training(task, args.arch, criterion, True, args.lr)
+    contenders = make_contenders(task, args.arch, fused.model, criterion)
     args.out.mkdir(parents=True, exist_ok=True)
     print(f"torch {torch.__version__}, {args.threads} threads, vocabulary of {len(task.target_dictionary)}", flush=True)
     run = Run(args, task, criterion, contenders)
@@ -281,7 +283,7 @@ class Run:
         self.warm = False
         self.result = {
             "torch": torch.__version__, "threads": args.threads, "machine": platform.processor() or platform.machine(),
-            "vocabulary": len(task.target_dictionary), "seed": SEED, "max_tokens": args.max_tokens,
+            "arch": args.arch, "vocabulary": len(task.target_dictionary), "seed": SEED, "max_tokens": args.max_tokens,
             "points": [], "validation": [], "log": [],
         }  # fmt: skip
 
@@ -313,7 +315,7 @@ class Run:
 
     def train(self, fused):
         args, update = self.args, 0
-        other = Training(self.task, self.criterion, False, args.lr) if args.check_unfused else None
+        other = Training(self.task, args.arch, self.criterion, False, args.lr) if args.check_unfused else None
         for epoch in range(1, args.epochs + 1):
             for sample in batches(self.task, "train", args.max_tokens, epoch):
                 if update in (0, 20, 50) or update % args.every == 0:
@@ -345,24 +347,24 @@ class Run:
                 self.point(model, point["update"], point["support"])
 
 
-def make_contenders(task, model, criterion):
+def make_contenders(task, arch, model, criterion):
     """The softmax twin first; `model` is the one that is being trained."""
     contenders = [
-        Contender("softmax", make_model(task, ARCH, attention_mapping="softmax"), cross_entropy(task)),
+        Contender("softmax", make_model(task, arch, attention_mapping="softmax"), cross_entropy(task)),
         Contender("ours", model, our_loss(criterion)),
         Contender("ours, all logits", model, our_loss(criterion, fused=False)),
-        Contender("fairseq's lstm, softmax", make_model(task, "lstm", **stock_sizes()), cross_entropy(task)),
+        Contender("fairseq's lstm, softmax", make_model(task, "lstm", **stock_sizes(UNITS[arch])), cross_entropy(task)),
     ]
     if HAS_ENTMAX:
         contenders.insert(3, Contender("entmax 1.3 loss", model, public_loss(task)))
     return contenders
 
 
-def stock_sizes():
-    """fairseq's own LSTM in the sizes of `lstm_entmax_translation`."""
+def stock_sizes(units):
+    """fairseq's own LSTM in the sizes of an architecture of ours."""
     return dict(
-        encoder_embed_dim=500, encoder_hidden_size=500, encoder_bidirectional=True, encoder_layers=2,
-        decoder_embed_dim=500, decoder_hidden_size=500, decoder_out_embed_dim=500, decoder_layers=2,
+        encoder_embed_dim=units, encoder_hidden_size=units, encoder_bidirectional=True, encoder_layers=2,
+        decoder_embed_dim=units, decoder_hidden_size=units, decoder_out_embed_dim=units, decoder_layers=2,
         dropout=0.3, adaptive_softmax_cutoff=None,
     )  # fmt: skip
 

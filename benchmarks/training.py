@@ -2,11 +2,12 @@
 
     python benchmarks/training.py DATA_BIN --out DIR [--epochs 3]     # training.sh makes DATA_BIN and runs it
 
-Trains `lstm_entmax_translation` (or `--arch`), 1.5-entmax in attention and output. Now and then it stops to time one step
-on a few batches for each contender in turn: forward, backward and an Adam update with rate 0. The entmax contenders
-share the weights of the model that is being trained; the time of a softmax step does not depend on its weights, so the
-twin stays untrained. Figures are medians over the batches of (time / time of the softmax twin on the same batch, a
-moment before). The output layer alone (features and weights to gradients) is timed on the features of those batches.
+Trains `lstm_entmax_translation` (or `--arch`), 1.5-entmax in attention and output. Now and then it stops to time one
+step on a few batches for each contender in turn: forward, backward and an Adam update with rate 0. The entmax
+contenders share the weights of the model that is being trained; the time of a softmax step does not depend on its
+weights, so the twin stays untrained. Figures are medians over the batches of (time / time of the softmax twin on the
+same batch, a moment before). The output layer alone (features and weights to gradients) is timed on the features of
+those batches.
 
 `--check-unfused N` trains a second copy of the model, same seed, through all logits (`entmax_loss`) for N updates, and
 compares losses and validation figures with those of the fused path.

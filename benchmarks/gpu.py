@@ -262,6 +262,40 @@ def time_steps(dtype):
         print(f"{'decoder steps, ' + title:<28} {name:>9} {ours:.2f} ms {ours / reference:.2f} x lstm", flush=True)
 
 
+def check_training():
+    """Small models trained in every precision: losses fall, and zeros are those of the logits as they were given."""
+    failures = 0
+    for name, dtype, scaled in (("float32", None, False), ("amp, float16", torch.float16, True),
+                                ("amp, bfloat16", torch.bfloat16, False), ("float16 weights", None, True)):  # fmt: skip
+        torch.manual_seed(0)
+        whole = torch.float16 if name == "float16 weights" else torch.float32
+        layers = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh()).to(DEVICE, whole)
+        weight = torch.nn.Parameter(torch.randn(3001, 64, device=DEVICE).mul_(0.1).to(whole))
+        inputs = torch.randn(256, 32, device=DEVICE).to(whole)
+        target = torch.randint(3001, (256,), device=DEVICE)
+        masters = [p.detach().float().requires_grad_() for p in (*layers.parameters(), weight)]
+        optimizer, scale, losses = torch.optim.Adam(masters, lr=0.01), 1024.0 if scaled else 1.0, []
+        for _ in range(60):
+            for own, master in zip((*layers.parameters(), weight), masters):
+                own.data.copy_(master.data)
+                own.grad = None
+            with torch.autocast(DEVICE, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                features = layers(inputs)
+                loss = linear_entmax_loss(features, weight, target)
+            (loss * scale).backward()
+            for own, master in zip((*layers.parameters(), weight), masters):
+                master.grad = own.grad.float() / scale
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        logits = F.linear(features.float(), weight.float()).detach().to(dtype or whole)
+        support = token_entmax_loss(logits, target).support
+        same = torch.equal(support, token_entmax_loss(logits.double(), target).support)
+        bad = not (losses[-1] < 0.5 * losses[0] and same)
+        failures += bad
+        print(f"training, {name:<16} loss {losses[0]:.3f} to {losses[-1]:.3f}" + ("  FAILED" if bad else ""))
+    return failures
+
+
 def milliseconds(function):
     """Median time of `function()` by events, after a warm-up that compiles; a slow one runs fewer times."""
     function()
@@ -384,7 +418,9 @@ def main():
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     failures = 0
     if options.only != "time":
-        failures = check_grid(start + options.seconds / 2) + check_offsets() + check_layer() + check_steps()
+        failures = (
+            check_grid(start + options.seconds / 2) + check_offsets() + check_layer() + check_steps() + check_training()
+        )
         torch.cuda.empty_cache()
         print(f"checks: {failures} failed, {time.monotonic() - start:.0f} s")
     if options.only != "check":

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Translation with structured attention (Niculae and Blondel 2017): softmax against fusedmax, oscarmax and others.
+# See --help.
+set -euo pipefail
+
+readonly recipe=structured-attention corpus=multi30k
+readonly pairs=(de-en en-de fr-en en-fr)
+
+segmentation=(--pieces 8000)
+decoding=(--beam 5 --max-len-a 1.5 --max-len-b 10 --batch-size 32 --num-workers 0)
+metrics=() sweep_alphas=() sweep_training=()
+
+source "$(dirname "${BASH_SOURCE[0]}")/translation.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/settings_2017.sh"
+
+usage() {
+  cat <<EOF
+usage: bash user_dir_examples/structured_attention.sh --data DIR [options]
+
+Trains the model of the 2017 paper (unidirectional LSTM encoder, 500 units and word vectors, input feeding, 13 epochs of
+gradient descent, the epoch with the best validation accuracy) once for each attention mapping, on image captions
+(Multi30k, task 1, 29,000 pairs) in pieces of a joint sentencepiece BPE; decodes the test set of 2016 with beam 5;
+prints sacreBLEU, the time of training against softmax, and how attention is spread; draws attention of some sentences
+(python -m fairseq_entmax report). One result file for each mapping; running it again continues where it stopped.
+The paper: structured attention costs up to 1.75 times the training time of softmax (on a GPU), at scores within about
+one BLEU of it.
+
+options (DATA and OUT in the environment do as well):
+  --data DIR       folder with the raw files of Multi30k, plain or .gz: train, val and test_2016_flickr, from
+                   https://github.com/multi30k/dataset (data/task1/raw)
+  --out DIR        where everything is written (default runs/$recipe); results as OUT/results/$recipe/NAME.json
+  --pair X-Y       source and target: ${pairs[*]} (default ${pairs[0]})
+  --mappings M...  default: ${mappings[*]}; also entmax15
+  --epochs N       stop after N epochs
+  --seed N         (default 1)
+  --force          begin again and replace the results, if there are any
+  --unchecked      take raw files of other sizes or hashes
+  --quick          tiny model, few sentences, to see that everything works; the numbers mean nothing
+  -h, --help       this text
+
+environment: PYTHON (interpreter for .venv)
+EOF
+}
+
+# What translation.sh shrinks, and the model of this recipe.
+shrink() {
+  segmentation+=(--pieces 200 --limit 200)
+  shrink_model
+}
+
+# Takes --mappings out of the options; the others are those of translation.sh.
+split_options() {
+  others=()
+  while (($#)); do
+    case $1 in
+      --mappings)
+        mappings=() && shift
+        while (($#)) && [[ $1 != -* ]]; do mappings+=("$1") && shift; done
+        ((${#mappings[@]})) || fail "--mappings: wanted values, got none"
+        ;;
+      --alpha | --attention-alpha | --output-alpha | --sweep | --speed) fail "unknown option $1 (see --help)" ;;
+      *) others+=("$1") && shift ;;
+    esac
+  done
+}
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+decode_text() {
+  local decoding=("${decoding[@]}" --post-process sentencepiece)
+  decode
+}
+
+# Some sentences in pieces, so that each column of a picture is one.
+draw_attention() {
+  logged "$out/pictures.log" fairseq-generate "$base/$pair/data-bin" "${device[@]}" \
+    --user-dir "$user_dir" --task translation_entmax --path "$out/checkpoints/checkpoint_best.pt" \
+    --gen-subset valid "${decoding[@]}" --results-path "$out" \
+    --certificate-file "$out/certificates-valid.jsonl" --certificate-attention --log-format simple --log-interval 5 &&
+    python -m fairseq_entmax report "$out/certificates-valid.jsonl" --out "$out/report"
+}
+
+score_all() {
+  score && python "$here/score_attention.py" --certificates "$out/certificates-test.jsonl" --scores "$out/scores.json"
+}
+
+record_mapping() {
+  local title=$1
+  python "$here/results.py" "$base/results/$recipe/$title.json" --recipe "$recipe" --name "$title" $force \
+    --scores "$out/scores.json" --seed "$seed" --seconds "$(seconds_of_run)" \
+    --setting pair="$pair" --setting mapping="$2" --setting model="${model[*]}" \
+    --setting training="${training[*]} ${extra[*]}" --setting segmentation="${segmentation[*]}" \
+    --setting decoding="${decoding[*]}" --command "bash user_dir_examples/structured_attention.sh --data DATA \
+--out OUT --pair $pair --mappings $2 --seed $seed${epochs:+ --epochs $epochs}${quick:+ --quick}"
+}
+
+run_mapping() {
+  local title=$pair$quick-$1-seed-$seed
+  out=$base/$pair/$title
+  sparsity=(--attention-mapping "$1" "${criterion[@]}")
+  extra=(${epochs:+--max-epoch "$epochs"})
+  [[ -z $force ]] || rm -rf "$out"
+  check_settings "$out" "another --out, or --force" "${model[@]}" "${training[@]}" "${extra[@]}" "${decoding[@]}"
+  say "$title"
+  step training train
+  step decoding decode_text
+  step scores score_all
+  if python -c 'import jinja2, matplotlib' 2>/dev/null; then
+    step pictures draw_attention
+  else
+    say "no pictures: they need pip install 'fairseq-entmax[report]'"
+  fi
+  [[ -e $base/results/$recipe/$title.json && -z $force ]] || record_mapping "$title" "$1"
+}
+
+main() {
+  split_options "$@"
+  parse_options "${others[@]}"
+  activate_environment
+  choose_device
+  user_dir=$(python -m fairseq_entmax user-dir)
+  check_settings "$base/$pair" "another --out" "$corpus" "$pair" "${segmentation[@]}"
+  out=$base/$pair
+  step data prepare
+  step preprocessing preprocess
+  local mapping
+  for mapping in "${mappings[@]}"; do run_mapping "$mapping"; done
+  python "$here/tables_2017.py" --results "$base/results"
+  say "finished; everything is in $base"
+}
+
+main "$@"

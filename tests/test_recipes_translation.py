@@ -252,6 +252,7 @@ def test_case_70_one_file_by_both_routes(tmp_path):
         score_translation.TOKENISERS.update(score_translation_tokenisers)
     words = math.exp(sum(map(math.log, (5 / 6, 3 / 5, 2 / 4, 1 / 3))) / 4) * math.exp(1 - 7 / 6)
     assert scores["tokenised_bleu"] == pytest.approx(100 * words) and scores["tokens"] == "of the corpus"
+    assert score_translation.detokenise(["京都 は 古い 。"], "ja") == ["京都は古い。"]
     assert "tok:char" in scores["signature"] and scores["bleu"] != scores["tokenised_bleu"]
 
 
@@ -318,7 +319,7 @@ def test_case_73_outputs_are_put_in_order_and_scored(prepared, tmp_path, capsys)
     assert scores["nonzeros"]["source"] == pytest.approx(sum(lengths) / 5)
     claims = scores["certificates"]
     assert (claims["optimal"], claims["none"], claims["complete"]) == (80, 20, 0) and claims["reasons"] == {"beam": 1}
-    assert f"of {len(read(prepared / 'dict.en.txt'))}, attention 2.00" in capsys.readouterr().out
+    assert f"of {len(read(prepared / 'dict.en.txt')) + 4}, attention 2.00" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("order", [[4, 0, 2, 1], [0, 1, 2, 3, 3]], ids=["missing", "twice"])

@@ -22,6 +22,7 @@ from prepare_translation import remove_diacritics
 
 # Written out, so that a change of sacreBLEU's defaults changes nothing here.
 SACREBLEU = {"lowercase": False, "smooth_method": "exp", "smooth_value": None, "effective_order": False}
+FAIRSEQ_SYMBOLS = 4  # begin and end of sentence, padding, unknown: part of every output distribution
 NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
 TOKENISERS = {"ja": "ja-mecab", "zh": "zh"}
 # What multi-bleu.perl computes: no tokenisation of its own, no smoothing.
@@ -188,7 +189,8 @@ def score(data: Path, run: Path, wants_tokenised: bool) -> Dict[str, Any]:
     scores = all_bleu(data, facts, hypotheses, wants_tokenised)
     (run / "hypotheses.test.txt").write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
     records = read_records(run / "certificates-test.jsonl", wanted)
-    scores.update(sentences=wanted, vocabulary=len(read_lines(data / f"dict.{language}.txt")))
+    vocabulary = len(read_lines(data / f"dict.{language}.txt")) + FAIRSEQ_SYMBOLS
+    scores.update(sentences=wanted, vocabulary=vocabulary)
     sources = read_lines(data / "pieces" / f"test.{source}")
     scores.update(nonzeros=sparsity(records, sources), certificates=certificates(records))
     scores.update(training=training((run / "train.log").read_text(encoding="utf-8")))

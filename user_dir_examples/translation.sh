@@ -194,7 +194,7 @@ compare_speed() {
   # The same alphas once, be they of the sweep or not.
   while read -r line; do
     [[ -z $line ]] || models+=("--model" "$line/checkpoints/checkpoint_best.pt")
-  done < <(printf -- '%s\n' "${found[@]}" | sort -t= -k1,1 -u)
+  done < <(printf -- '%s\n' "${found[@]}" | LC_ALL=C sort -t= -k1,1 -u | LC_ALL=C sort -t/ -k1,1n -k2,2n)
   ((${#models[@]} > 2)) || fail "--speed: wanted two trained models or more of $pair in $base"
   local begun=$SECONDS
   python "$here/speed_translation.py" "$base/$pair/data-bin" --out "$base/$pair/speed.json" "${models[@]}" ||

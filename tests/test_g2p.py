@@ -67,12 +67,12 @@ def test_dictionary_lines_become_pronunciations_without_repetition():
 
 def test_parts_share_no_word_and_every_variant_is_a_pair(dictionary, tmp_path):
     for out in ("first", "second"):
-        assert prepare(dictionary, tmp_path / out) == 0
+        assert prepare(dictionary, tmp_path / out, "--train", "240") == 0
     folder = tmp_path / "first"
     words = {part: read(folder / f"{part}.src") for part in ("train", "valid", "test", "variants")}
     for part, lines in words.items():
         assert lines == read(tmp_path / "second" / f"{part}.src") and len(lines) == len(read(folder / f"{part}.tgt"))
-    assert len(set(words["train"])) == 150 < len(words["train"])
+    assert len(set(words["train"])) == 240 < len(words["train"])
     assert len(words["test"]) == len(set(words["test"])) == 30 and set(words["variants"]) == set(words["test"])
     assert not set(words["train"]) & set(words["test"] + words["valid"]) and not set(words["valid"]) & set(
         words["test"]
@@ -149,10 +149,11 @@ def test_figures_of_two_words_by_hand(tmp_path, capsys):
 
 
 def test_calibration_by_hand():
-    bins, error = evaluate_g2p.calibration([(0.95, True), (0.91, False), (1.0, True), (0.25, False)])
-    assert bins[9] == (3, pytest.approx(0.953333, abs=1e-6), pytest.approx(2 / 3))
-    assert bins[2] == (1, 0.25, 0.0) and sum(part is not None for part in bins) == 2
-    assert error == pytest.approx((3 * (2.86 / 3 - 2 / 3) + 0.25) / 4)
+    outputs = [(0.95, True), (0.91, False), (1.0, True), (0.27, False), (0.04, True)]
+    bins, error = evaluate_g2p.calibration(outputs)
+    assert bins[9] == (3, pytest.approx(2.86 / 3), pytest.approx(2 / 3))
+    assert bins[2] == (1, 0.27, 0.0) and bins[0] == (1, 0.04, 1.0) and sum(part is not None for part in bins) == 3
+    assert error == pytest.approx((3 * (2.86 / 3 - 2 / 3) + 0.27 + 0.96) / 5)
 
 
 @pytest.mark.parametrize(

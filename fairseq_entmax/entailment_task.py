@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask, register_task
-from omegaconf import MISSING
+from omegaconf import II, MISSING
 
 from .entailment_data import PREMISE, load_pairs
 from .ops import entmax
@@ -29,6 +29,7 @@ class EntailmentTaskConfig(FairseqDataclass):
     labels: str = field(
         default="entailment,neutral,contradiction", metadata={"help": "names of the labels, separated by commas"}
     )
+    train_subset: str = II("dataset.train_subset")
     predictions_file: Optional[str] = field(
         default=None,
         metadata={"help": "in fairseq-validate, write one JSON record a pair to this file: its words, its label, the "
@@ -64,7 +65,7 @@ class EntailmentTask(FairseqTask):
     # ------------------------------------------------------------------ data
 
     def load_dataset(self, split, combine=False, task_cfg=None, **kwargs):
-        shuffle = split == getattr(self.cfg, "train_subset", "train")
+        shuffle = split == self.cfg.train_subset
         self.datasets[split] = load_pairs(self.cfg.data, split, self.dictionary, self.labels, shuffle)
 
     def get_batch_iterator(self, dataset, *args, **kwargs):

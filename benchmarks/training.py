@@ -222,7 +222,7 @@ def draw(result, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.2))
     losses = [row["loss"] for row in result["log"]]
     width = max(1, len(losses) // 60)
     smooth = [statistics.mean(losses[i : i + width]) for i in range(0, len(losses), width)]
@@ -235,7 +235,7 @@ def draw(result, path):
         updates, [p["layer"] for p in result["points"]], marker="s", linestyle=":", label="output layer alone, ours"
     )
     right.set(xlabel="update", ylabel="time of a step / softmax", ylim=(0, None))
-    right.legend(fontsize=7)
+    right.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
@@ -246,6 +246,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True, help="folder for training.json and training.png")
     parser.add_argument("--arch", default="lstm_entmax_translation", choices=sorted(UNITS))
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=0, help="stop after so many (default: whole epochs)")
     parser.add_argument("--max-tokens", type=int, default=1000, help="target tokens of a batch")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lr", type=float, default=0.001)
@@ -328,9 +329,13 @@ class Run:
                     if update == args.check_unfused:
                         self.compare(epoch, fused, other)
                         other = None
+                if update == args.updates:
+                    break
             self.add_validation(epoch, "fused", fused.model)
             self.result["log"] = fused.log
             self.write()
+            if update == args.updates:
+                break
         self.point(fused.model, update, self.result["validation"][-1]["support"])
 
     def compare(self, epoch, fused, other):

@@ -19,7 +19,7 @@ from .sparse_products import Entries, LayerGradients
 from .support import scale_rows, wide_base, wide_step, worth_searching
 
 # Logits in memory at a time: enough for an efficient product.
-BLOCK = 1 << 22
+BLOCK = 1 << 23
 BLOCK_ON_ACCELERATOR = 1 << 27
 # Non-zero entries of the gradient that wait for the backward pass at most; each takes 12 bytes.
 PENDING = 1 << 22

@@ -214,6 +214,14 @@ def test_a_padded_batch_equals_its_pairs(mapping):
     torch.testing.assert_close(together, alone)
 
 
+def test_the_hypothesis_is_read_from_the_end_of_the_premise():
+    model = toy_model()
+    model.mapping.forward = lambda scores, mask=None: torch.zeros_like(scores)  # only that way is left
+    premise, hypothesis = torch.tensor([[6, 7], [8, 9]]), torch.tensor([[4, 5], [4, 5]])
+    first, second = model(premise, hypothesis)[0].unbind(0)
+    assert (first - second).abs().max() > 1e-4
+
+
 def test_every_part_is_trained_but_fixed_vectors(tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("".join(f"{word} " + " ".join([str(i)] * 8) + "\n" for i, word in enumerate("abc", start=1)))

@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parent
 
 REPORT = ["matplotlib>=3.6", "Jinja2>=3"]
 DOCS = ["pdoc>=14"]
+SUMMARISATION = ["rouge-score>=0.1.2"]
+MOSES = ["sacremoses>=0.1"]
 
 
 def read_version() -> str:
@@ -56,10 +58,15 @@ setup(
             "triton>=3.6; platform_system=='Linux' and python_version>='3.11'",
             *REPORT,
             *DOCS,
+            *SUMMARISATION,
+            *MOSES,
         ],
         "triton": ["triton>=3.6; platform_system=='Linux'"],
         "report": REPORT,
         "docs": DOCS,
+        # For recipes: ROUGE, and the tokens and casing of Moses that papers score.
+        "summarisation": SUMMARISATION,
+        "moses": MOSES,
     },
     classifiers=[
         "License :: OSI Approved :: MIT License",

@@ -171,7 +171,7 @@ def training(log: str) -> Dict[str, Any]:
     return {
         "epochs": int(epochs[-1]["epoch"]),
         "updates": int(epochs[-1]["num_updates"]),
-        "target_tokens_per_second": tokens / walls[-1],
+        "target_tokens_per_second": tokens / max(walls[-1], 1.0),  # fairseq writes whole seconds
         "seconds": epochs[-1]["wall"],
         "curve": curve,
         "best": min(curve, key=lambda step: step["loss"]),

@@ -47,6 +47,11 @@ class LongPlan(NamedTuple):
     registers: int
 
 
+def in_registers(kind):
+    """The longest row of the kernels in registers; the backward for alphas by row needs more of them."""
+    return IN_REGISTERS // 2 if kind == MIXED.value else IN_REGISTERS
+
+
 def rows_plan(size, kind, loss=False):
     columns = max(16, triton.next_power_of_2(size))
     rows = max(1, min(32, 1024 // columns))
@@ -61,7 +66,7 @@ def long_plan(size, kind, smooth=False):
     blocks = triton.cdiv(size, 128)
     tile = max(256, triton.next_power_of_2(blocks))
     if tile > 1024:
-        registers = 168
+        registers = 200 if kind == MIXED.value else 168
     else:
         registers = 80 if kind in (HALF.value, ONE.value) and not smooth else 128
     return LongPlan(blocks, tile, 8, registers)
@@ -118,7 +123,8 @@ def _support_lists(matrix, capacity):
 
 
 def _entmax_fake(scores, alpha, alphas):
-    return scores.new_empty(scores.shape), *_support_lists(scores, LIST if scores.shape[1] > IN_REGISTERS else 0)
+    longest = in_registers(kind_of(alpha, alphas))
+    return scores.new_empty(scores.shape), *_support_lists(scores, LIST if scores.shape[1] > longest else 0)
 
 
 @as_custom_op(_entmax_fake)
@@ -127,7 +133,7 @@ def entmax_forward(scores: Tensor, alpha: float, alphas: Optional[Tensor]) -> Tu
     rows, size = scores.shape
     kind, exponent, stride = kind_of(alpha, alphas), alpha - 1, scores.stride(0)
     with on_device_of(scores):
-        if size <= IN_REGISTERS:
+        if size <= in_registers(kind):
             plan = rows_plan(size, kind)
             probs = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
             kernels_mapping.entmax_rows_kernel[(triton.cdiv(rows, plan.rows),)](
@@ -161,7 +167,7 @@ def entmax_backward(
     kind, exponent = kind_of(alpha, alphas), alpha - 1
     alpha_grad = probs.new_empty(rows if to_alpha else 0, dtype=torch.float32)
     with on_device_of(probs):
-        if size <= IN_REGISTERS:
+        if size <= in_registers(kind):
             plan = rows_plan(size, kind)
             result = torch.empty(probs.shape, dtype=probs.dtype, device=probs.device)
             kernels_mapping.entmax_rows_backward_kernel[(triton.cdiv(rows, plan.rows),)](

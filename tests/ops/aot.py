@@ -88,7 +88,7 @@ def jobs_of(kind, row_sizes, long_sizes):
     mapping, long, loss = launch.kernels_mapping, launch.kernels_long, launch.kernels_loss
     by_row = kind == MIXED.value
     unused = {} if by_row else {"alphas_ptr": None}
-    for size in row_sizes:
+    for size in sorted({min(size, launch.in_registers(kind)) for size in row_sizes}):
         plan, loss_plan = launch.rows_plan(size, kind), launch.rows_plan(size, kind, loss=True)
         tile = {"KIND": kind, "ROWS": plan.rows, "COLUMNS": plan.columns}
         yield mapping.entmax_rows_kernel, {**tile, **unused}, plan.warps, plan.registers
@@ -161,7 +161,7 @@ def main(everything):
     for kind, name in NAMES.items():
         whole = everything or kind == HALF.value
         for kernel, constants, *limits in jobs_of(kind, row_sizes, long_sizes):
-            longest = constants.get("COLUMNS") in (None, launch.IN_REGISTERS)
+            longest = constants.get("COLUMNS") in (None, launch.in_registers(kind))
             last = kernel.__name__ == "loss_rows_backward_kernel"  # whose largest tile is smaller
             costly = kernel.__name__ == "entmax_rows_kernel" or constants.get("SMOOTH") is False
             if not everything and not (longest and (whole or costly) or last and whole):

@@ -72,7 +72,7 @@ def test_far_from_zero_case_9(dtype):
         assert_rounded(kernels.entmax_rows(scores, alpha), entmax(scores.double(), alpha), dtype)
 
 
-@pytest.mark.parametrize("size", [5, 200, 9001])
+@pytest.mark.parametrize("size", [5, 200, 9001, 4097])
 def test_alpha_of_each_row_and_its_gradient(size):
     scores = rows_of(size)[[1, 2, 5, 6]].requires_grad_()
     alphas = torch.tensor([1.0, 2.7, 1.3, 2.0], device=DEVICE, requires_grad=True)

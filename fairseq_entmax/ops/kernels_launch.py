@@ -66,7 +66,7 @@ def long_plan(size, kind, smooth=False):
     blocks = triton.cdiv(size, 128)
     tile = max(256, triton.next_power_of_2(blocks))
     if tile > 1024:
-        registers = 200 if kind == MIXED.value else 168
+        registers = 168 if kind in (HALF.value, ONE.value) else 200
     else:
         registers = 80 if kind in (HALF.value, ONE.value) and not smooth else 128
     return LongPlan(blocks, tile, 8, registers)

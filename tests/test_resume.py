@@ -88,13 +88,18 @@ def half(path, content):
 
 
 def test_resumed_after_kill_9_anywhere_in_training(data, straight, tmp_path):
+    first, last = tmp_path / "checkpoint_1_2.pt", tmp_path / "checkpoint_last.pt"
+
+    def copied():  # the next test but one dies before this is true
+        return first.exists() and last.exists() and first.stat().st_size == last.stat().st_size
+
     process = in_a_process(lambda: train(data, tmp_path))
     end = time.time() + 120
-    while not (tmp_path / "checkpoint_1_2.pt").exists() and time.time() < end:
+    while not copied() and time.time() < end:
         time.sleep(0.01)
     process.kill()
     process.join()
-    assert process.exitcode == -signal.SIGKILL and (tmp_path / "checkpoint_last.pt").exists()
+    assert process.exitcode == -signal.SIGKILL and last.exists()
     assert resumes(data, tmp_path, straight)
 
 

@@ -10,9 +10,8 @@ from fairseq.models import BaseFairseqModel, register_model
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from .attention import build_mapping
 from .entailment_data import read_vectors
-from .lstm_options import LSTMEntmaxConfig, fill
+from .lstm_options import LSTMEntmaxConfig, fill, mapping_from
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class EntailmentModel(BaseFairseqModel):
         self.key_proj = nn.Linear(hidden, hidden, bias=False)
         self.query_proj = nn.Linear(hidden, hidden)
         self.score_proj = nn.Linear(hidden, 1, bias=False)
-        self.mapping = _mapping(settings)
+        self.mapping = mapping_from(settings)
         self.hidden_layer = nn.Linear(2 * hidden, hidden)
         self.output_layer = nn.Linear(hidden, labels)
 
@@ -134,17 +133,6 @@ class EntailmentModel(BaseFairseqModel):
 
     def prepare_for_inference_(self, cfg):
         raise ValueError("entailment_gru gives labels, not sentences: use fairseq-validate with --predictions-file")
-
-
-def _mapping(settings):
-    return build_mapping(
-        settings.attention_mapping,
-        alpha=settings.attention_alpha,
-        strength=settings.attention_strength,
-        gamma=settings.attention_gamma,
-        p=settings.attention_p,
-        learn_alpha=settings.learn_attention_alpha,
-    )
 
 
 def _check(settings) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from . import fused_steps, output
 from .attention import GeneralAttention, SourceProjection
-from .lstm_options import LSTMEntmaxConfig, build_embeddings, complete, fill, settings_from
+from .lstm_options import LSTMEntmaxConfig, build_embeddings, complete, fill, mapping_from, settings_from
 from .ops import LearnedAlpha
 from .recurrence import StepMatrix, lstm_gates
 
@@ -45,7 +45,7 @@ class LSTMEntmaxModel(FairseqEncoderDecoderModel):
     def build_model(cls, cfg, task):
         settings = settings_from(cfg)
         source_embed, target_embed = build_embeddings(settings, task.source_dictionary, task.target_dictionary)
-        mapping = settings.build_attention_mapping()
+        mapping = mapping_from(settings)
         encoder = LSTMEntmaxEncoder(settings, task.source_dictionary, source_embed)
         decoder = LSTMEntmaxDecoder(settings, task.target_dictionary, target_embed, mapping)
         model = cls(encoder, decoder)
@@ -201,8 +201,8 @@ class LSTMEntmaxDecoder(FairseqIncrementalDecoder):
         """Runs the recurrence over `prev_output_tokens` `(batch, tgt_len)` from the state given.
 
         Returns:
-            features `(batch, tgt_len, hidden)`, attention weights `(batch, tgt_len, src_len)`, and the state after
-            the last step
+            features `(batch, tgt_len, hidden)`, attention weights `(batch, tgt_len, src_len)` (None in training), and
+            the state after the last step
         """
         embedded = self.dropout_in(self.embed_tokens(prev_output_tokens.t()))
         attend = self.attention.steps(encoder_out.keys, encoder_out.values, encoder_out.mask)
@@ -219,7 +219,8 @@ class LSTMEntmaxDecoder(FairseqIncrementalDecoder):
             fed = self.dropout_out(attended)
             features.append(fed)
             weights.append(step_weights)
-        return torch.stack(features, dim=1), torch.stack(weights, dim=1), [*hidden, *cell, fed]
+        weights = None if self.training else torch.stack(weights, dim=1)
+        return torch.stack(features, dim=1), weights, [*hidden, *cell, fed]
 
     def _run_fused(self, prev_output_tokens, encoder_out, hidden, cell):
         """What `_run` does from the first state on, in kernels that run all steps; dropout draws other numbers."""

@@ -107,15 +107,17 @@ class Settings(LSTMEntmaxConfig):
     def encoder_output_size(self) -> int:
         return self.encoder_hidden_size * (2 if self.encoder_bidirectional else 1)
 
-    def build_attention_mapping(self):
-        return build_mapping(
-            self.attention_mapping,
-            alpha=self.attention_alpha,
-            strength=self.attention_strength,
-            gamma=self.attention_gamma,
-            p=self.attention_p,
-            learn_alpha=self.learn_attention_alpha,
-        )
+
+def mapping_from(settings):
+    """The attention mapping that options of the names of `LSTMEntmaxConfig` ask for."""
+    return build_mapping(
+        settings.attention_mapping,
+        alpha=settings.attention_alpha,
+        strength=settings.attention_strength,
+        gamma=settings.attention_gamma,
+        p=settings.attention_p,
+        learn_alpha=settings.learn_attention_alpha,
+    )
 
 
 def settings_from(cfg) -> Settings:
@@ -150,7 +152,7 @@ def _check(settings):
             raise ValueError(f"{_flag(option.name)}: wanted a number >= 1, got {value}")
         if "dropout" in option.name and not 0 <= value < 1:
             raise ValueError(f"{_flag(option.name)}: wanted a probability in [0, 1), got {value}")
-    settings.build_attention_mapping()  # refuses what does not go together
+    mapping_from(settings)  # refuses what does not go together
     if settings.share_decoder_input_output_embed and settings.decoder_embed_dim != settings.decoder_out_embed_dim:
         name = "share_all_embeddings" if settings.share_all_embeddings else "share_decoder_input_output_embed"
         raise ValueError(

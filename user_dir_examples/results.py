@@ -23,6 +23,7 @@ FOLDER = Path(__file__).resolve().parent / "results"
 FIELDS = ("recipe", "name", "settings", "scores", "seed", "versions", "command", "seconds", "machine", "date")
 # fairseq under either of its names; only what is installed is written down.
 PACKAGES = ("fairseq-entmax", "fairseq", "ve-fairseq", "torch", "sacrebleu", "sentencepiece", "numpy")
+WALL = re.compile(r"(?<!train_)wall[ =](\d+)")
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/-])(?:/|~/|[A-Za-z]:\\)[\w.-]+[\\/]")
 
 
@@ -58,6 +59,15 @@ def gpu() -> str:
 
         return torch.cuda.get_device_name() if torch.cuda.is_available() else "GPU unused"
     return "no GPU"
+
+
+def training_seconds(log: str) -> int:
+    """Wall clock of a training from fairseq's log file, which counts anew after each interruption."""
+    seconds, last = 0, 0
+    for wall in map(int, WALL.findall(log)):
+        seconds += last if wall < last else 0
+        last = wall
+    return seconds + last
 
 
 def hide_paths(command: str, places: Dict[str, Any]) -> str:

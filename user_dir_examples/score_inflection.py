@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional
 
 from evaluate_inflection import Output, mean, read_hypotheses, read_lines, read_records, write_predictions
 from prepare_inflection import spell
+from results import training_seconds
 
 from fairseq_entmax.scoring import edit_distance
 
@@ -84,11 +85,12 @@ def training_scores(log: Path) -> Dict[str, float]:
     losses = {
         int(epoch): float(loss) for epoch, loss in re.findall(r"epoch (\d+) \| valid on .*?\| loss ([\d.]+)", text)
     }
-    ends = re.findall(r"epoch (\d+) \| loss .*?\| num_updates (\d+) .*\| wall (\d+)", text)
+    ends = re.findall(r"epoch (\d+) \| loss .*?\| num_updates (\d+) .*\| wall \d+", text)
     if not losses or not ends:
         raise ValueError(f"{log}: wanted the log of a training, got none of its epochs")
     best = min(losses, key=lambda epoch: losses[epoch])
-    epochs, updates, seconds = map(int, ends[-1])
+    epochs, updates = map(int, ends[-1])
+    seconds = training_seconds(text)
     return {"epochs": epochs, "best_epoch": best, "loss": losses[best], "updates": updates, "seconds": seconds}
 
 

@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 from evaluate_inflection import mean, read_hypotheses, read_lines, read_records
 from prepare_translation import remove_diacritics
+from results import training_seconds
 
 # Written out, so that a change of sacreBLEU's defaults changes nothing here.
 SACREBLEU = {"lowercase": False, "smooth_method": "exp", "smooth_value": None, "effective_order": False}
@@ -172,7 +173,7 @@ def training(log: str) -> Dict[str, Any]:
         "epochs": int(epochs[-1]["epoch"]),
         "updates": int(epochs[-1]["num_updates"]),
         "target_tokens_per_second": tokens / max(walls[-1], 1.0),  # fairseq writes whole seconds
-        "seconds": epochs[-1]["wall"],
+        "seconds": training_seconds(log),
         "curve": curve,
         "best": min(curve, key=lambda step: step["loss"]),
     }

@@ -369,7 +369,7 @@ def make_contenders(task, arch, model, criterion):
 def stock_sizes(units):
     """fairseq's own LSTM in the sizes of an architecture of ours."""
     return dict(
-        encoder_embed_dim=units, encoder_hidden_size=units, encoder_bidirectional=True, encoder_layers=2,
+        encoder_embed_dim=units, encoder_hidden_size=units // 2, encoder_bidirectional=True, encoder_layers=2,
         decoder_embed_dim=units, decoder_hidden_size=units, decoder_out_embed_dim=units, decoder_layers=2,
         dropout=0.3, adaptive_softmax_cutoff=None,
     )  # fmt: skip

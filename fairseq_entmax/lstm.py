@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from . import fused_steps, output
 from .attention import GeneralAttention, SourceProjection
-from .lstm_options import LSTMEntmaxConfig, build_embeddings, complete, fill, mapping_from, settings_from
+from .lstm_options import (
+    LSTMEntmaxConfig,
+    build_embeddings,
+    complete,
+    fill,
+    is_bidirectional,
+    mapping_from,
+    settings_from,
+)
 from .ops import LearnedAlpha
 from .recurrence import StepMatrix, lstm_gates
 
@@ -289,8 +297,10 @@ def _init_uniform(*modules):
 
 
 def _two_layers_of(args, units):
+    """As the paper's toolkit counts: `units` are those of both directions of the encoder together."""
     fill(args, encoder_layers=2, decoder_layers=2, dropout=0.3, encoder_embed_dim=units, decoder_embed_dim=units)
-    fill(args, encoder_hidden_size=units, decoder_hidden_size=units)
+    fill(args, encoder_bidirectional="true", decoder_hidden_size=units)
+    fill(args, encoder_hidden_size=units // 2 if is_bidirectional(args) else units)
     complete(args)
 
 

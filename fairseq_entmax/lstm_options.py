@@ -26,7 +26,9 @@ class LSTMEntmaxConfig(FairseqDataclass):
     encoder_embed_dim: Optional[int] = _option("size of source embeddings (default 512)")
     encoder_embed_path: Optional[str] = _option("text file of pre-trained source embeddings")
     encoder_freeze_embed: bool = field(default=False, metadata={"help": "do not train source embeddings"})
-    encoder_hidden_size: Optional[int] = _option("encoder units of each direction (default --encoder-embed-dim)")
+    encoder_hidden_size: Optional[int] = _option(
+        "encoder units of each direction (default --encoder-embed-dim; half of it in the presets)"
+    )
     encoder_layers: Optional[int] = _option("number of encoder layers (default 1)")
     encoder_bidirectional: Optional[str] = _option(
         "whether the encoder reads in both directions: true (the default) or false", argparse_const="true"
@@ -128,21 +130,22 @@ def settings_from(cfg) -> Settings:
         if value is not None:
             setattr(settings, option.name, value)
     complete(settings)
-    settings.encoder_bidirectional = _boolean("encoder_bidirectional", settings.encoder_bidirectional)
+    settings.encoder_bidirectional = is_bidirectional(settings)
     settings.share_decoder_input_output_embed |= settings.share_all_embeddings
     _check(settings)
     return settings
 
 
+def is_bidirectional(args) -> bool:
+    """Whether the option, given as a word or a number, asks for both directions."""
+    text = str(args.encoder_bidirectional).lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ValueError(f"--encoder-bidirectional: wanted true or false, got {args.encoder_bidirectional}")
+    return text in ("true", "1")
+
+
 def _flag(name):
     return "--" + name.replace("_", "-")
-
-
-def _boolean(name, value) -> bool:
-    text = str(value).lower()
-    if text not in ("true", "false", "1", "0"):
-        raise ValueError(f"{_flag(name)}: wanted true or false, got {value}")
-    return text in ("true", "1")
 
 
 def _check(settings):

@@ -364,14 +364,14 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(model(**batch["net_input"])[0], model(**batch["net_input"])[0])
 
 
-@pytest.mark.parametrize("arch, units, layers, dropout", [
-    ("lstm_entmax", 512, 1, 0.1),
-    ("lstm_entmax_inflection", 300, 2, 0.3),
-    ("lstm_entmax_translation", 500, 2, 0.3),
+@pytest.mark.parametrize("arch, units, one_way, layers, dropout", [
+    ("lstm_entmax", 512, 512, 1, 0.1),
+    ("lstm_entmax_inflection", 300, 150, 2, 0.3),
+    ("lstm_entmax_translation", 500, 250, 2, 0.3),
 ])  # fmt: skip
 class TestArchitectures:
-    def check(self, model, units, layers, dropout):
-        assert model.encoder.lstm.hidden_size == units and model.encoder.lstm.num_layers == layers
+    def check(self, model, units, one_way, layers, dropout):
+        assert model.encoder.lstm.hidden_size == one_way and model.encoder.lstm.num_layers == layers
         assert model.encoder.lstm.bidirectional and model.encoder.embed_tokens.embedding_dim == units
         assert len(model.decoder.gates) == layers and model.decoder.fc_out.in_features == units
         assert model.decoder.embed_tokens.embedding_dim == units
@@ -381,28 +381,33 @@ class TestArchitectures:
         command = ["data", "--arch", arch, *command]
         return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
 
-    def test_command_line(self, arch, units, layers, dropout):
+    def test_command_line(self, arch, units, one_way, layers, dropout):
         assert arch in ARCH_MODEL_REGISTRY
-        self.check(toy.task().build_model(self.parse(arch).model), units, layers, dropout)
+        self.check(toy.task().build_model(self.parse(arch).model), units, one_way, layers, dropout)
 
-    def test_hydra(self, arch, units, layers, dropout):
+    def test_hydra(self, arch, units, one_way, layers, dropout):
         from fairseq.dataclass.initialize import add_defaults
 
         whole = OmegaConf.create({"model": {"_name": arch}, "criterion": {"_name": "entmax15"}})
         add_defaults(whole)
         model = toy.task().build_model(whole.model)
-        self.check(model, units, layers, dropout)
+        self.check(model, units, one_way, layers, dropout)
         assert output.output_alpha(model) == 1.5
 
-    def test_units_of_an_architecture_do_not_follow_the_embeddings(self, arch, units, layers, dropout):
+    def test_one_direction_has_all_units(self, arch, units, one_way, layers, dropout):
+        model = toy.task().build_model(self.parse(arch, "--encoder-bidirectional", "false").model)
+        assert not model.encoder.lstm.bidirectional and model.encoder.lstm.hidden_size == units
+
+    def test_units_of_an_architecture_do_not_follow_the_embeddings(self, arch, units, one_way, layers, dropout):
         model = toy.task().build_model(self.parse(arch, "--encoder-embed-dim", "8", "--decoder-embed-dim", "8").model)
-        expected = 8 if arch == "lstm_entmax" else units  # fairseq's lstm has no size of its own either
-        assert model.encoder.lstm.hidden_size == model.decoder.fc_out.in_features == expected
+        follows = arch == "lstm_entmax"  # fairseq's lstm has no size of its own either
+        assert model.encoder.lstm.hidden_size == (8 if follows else one_way)
+        assert model.decoder.fc_out.in_features == (8 if follows else units)
 
-    def test_namespace_of_an_old_checkpoint(self, arch, units, layers, dropout):
-        self.check(models.build_model(Namespace(arch=arch), toy.task()), units, layers, dropout)
+    def test_namespace_of_an_old_checkpoint(self, arch, units, one_way, layers, dropout):
+        self.check(models.build_model(Namespace(arch=arch), toy.task()), units, one_way, layers, dropout)
 
-    def test_every_option_arrives(self, arch, units, layers, dropout):
+    def test_every_option_arrives(self, arch, units, one_way, layers, dropout):
         command, expected = [], {}
         for name, option in LSTMEntmaxConfig.__dataclass_fields__.items():
             if name == "_name":

@@ -34,8 +34,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
-# The preset has the paper's sizes: 2 + 2 layers, 300 units, dropout 0.3. The encoder's are those of both directions.
-model=(--arch lstm_entmax_inflection --encoder-hidden-size 150)
+# The preset has the paper's sizes: 2 + 2 layers, 300 units (150 in each direction of the encoder), dropout 0.3.
+model=(--arch lstm_entmax_inflection)
 
 training=(
   # optimisation: Adam; the rate is halved when the development loss (minimised) stops falling by a tenth, and

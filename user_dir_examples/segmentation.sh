@@ -41,7 +41,7 @@ criterion=(--criterion entmax15) criterion_name=entmax15
 
 # Softmax in attention, as in the systems of 2022.
 lstm=(
-  --arch lstm_entmax_inflection --attention-mapping softmax --encoder-hidden-size 150
+  --arch lstm_entmax_inflection --attention-mapping softmax
   --optimizer adam --lr 0.001 --lr-scheduler plateau --lr-shrink 0.5 --lr-patience 0 --stop-min-lr 0.00005
 )
 transformer=(

@@ -64,7 +64,8 @@ class BeamSearch(Search):
         increment = p.log()
         score = rows.score[row] + increment
         high = (score + (rows.rise[row] + token_error.rise(true))).clamp(max=0.0)
-        bound = objective.bound(high, length, self.max_len[rows.sentence[row]])
+        owner = rows.sentence[row]
+        bound = objective.bound(high, length, self.max_len[owner], self.min_len[owner])
         soon = objective.score(score, length + 1)
         lists = (x.tolist() for x in (score, bound, high, self._mass()[row] * true, soon))
         return Candidates(row, token, increment, true, *lists, progress)
@@ -106,7 +107,8 @@ class BeamSearch(Search):
                 left -= lost
             # The bound of a normalised score falls slowly: stop when enough outputs are finished and no live prefix can
             # enter the n-best list by ending at the next step. What is given up here counts as dropped.
-            if options.objective.is_normalized and self.sentences[s].strings >= self.keep:
+            enough = max(options.beam_size, options.nbest)
+            if options.objective.is_normalized and self.sentences[s].strings >= enough:
                 if not any(candidates.soon[i] > threshold for i in alive):
                     alive, dropped = [], alive + dropped
         if dropped:

@@ -57,18 +57,20 @@ class Objective:
         """Score of a finished output of `length` tokens, end of sentence counted (numbers or tensors)."""
         return logprob / length**self.lenpen if self.is_normalized else logprob
 
-    def bound(self, logprob: Tensor, n_tokens: int, max_len: Tensor) -> Tensor:
+    def bound(self, logprob: Tensor, n_tokens: int, max_len: Tensor, min_len: Optional[Tensor] = None) -> Tensor:
         """Upper bound of every output that continues a prefix of `n_tokens` tokens (see the module's proof).
 
         Args:
             logprob: log scores of the prefixes, float64, any shape; -inf gives -inf.
             n_tokens: tokens of the prefixes, end of sentence not among them.
-            max_len: most tokens before end of sentence, broadcastable to `logprob`.
+            max_len, min_len: most and fewest tokens before end of sentence, broadcastable to `logprob`; without
+                `min_len`, the objective's.
         """
         if not self.is_normalized:
             return logprob
         longest = (max_len + 1).clamp(min=1).to(logprob.dtype)
-        shortest = torch.full_like(longest, max(n_tokens, self.min_len) + 1).minimum(longest)
+        fewest = torch.full_like(longest, self.min_len) if min_len is None else min_len.to(longest.dtype)
+        shortest = (fewest.clamp(min=n_tokens) + 1).minimum(longest)
         return torch.maximum(logprob / shortest**self.lenpen, logprob / longest**self.lenpen)
 
     def safe_length(self, dropped: float, best: float) -> Optional[int]:

@@ -97,7 +97,7 @@ class ThresholdSearch(Search):
         increment = scores[row, token].log()
         sentence = rows.sentence[row]
         high = (rows.score[row] + increment + rows.rise[row] + token_error.rise(p)).clamp(max=0.0)
-        bound = options.objective.bound(high, self.step + 1, self.max_len[sentence])
+        bound = options.objective.bound(high, self.step + 1, self.max_len[sentence], self.min_len[sentence])
         mass = self._mass()[row] * p
         promising = bound >= self.limit()[sentence]
         self._account_bounded(sentence[~promising], mass[~promising])

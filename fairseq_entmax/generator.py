@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from .beam import SAMPLING, BeamSearch, SamplingSearch
 from .certificate import BEAM, BUDGET, NONE, Certificate, Objective, certify
 from .constraints import KINDS, read_constraints
+from .diverse import DiverseBeamSearch
 from .ensemble import Ensemble, align
 from .exact_search import enumerate_mass, prove, select_sentences
+from .generation_checks import check_exact, check_groups, check_options
 from .hypotheses import Hypothesis, complete_prefix, read_hypotheses
 from .output import is_sparse, made_up_symbols, output_alpha
 from .search import ZERO_PREFIX, Search
@@ -57,7 +59,10 @@ class SparseGenerator:
         eos: end of sentence (default: the dictionary's).
         symbols_to_strip_from_output: left out when outputs are printed.
         lm_model, lm_weight: language model fused into the scores.
+        match_source_len: outputs have as many tokens before end of sentence as the source has with its own.
         diversity_rate: log score taken off for each place of a token among the continuations of its prefix.
+        diverse_beam_groups, diverse_beam_strength: split the beam into groups that avoid each other's tokens, for each
+            of which this log score is taken off (off when not positive).
         constraints: None, "ordered" or "unordered": `generate` gets phrases that outputs must contain.
         nbest: outputs wanted; they may exceed the beam.
         bounding: drop prefixes that cannot enter the `nbest` best; without it, every string that fits is listed.
@@ -88,7 +93,10 @@ class SparseGenerator:
         symbols_to_strip_from_output: Optional[set] = None,
         lm_model: Optional[nn.Module] = None,
         lm_weight: float = 1.0,
+        match_source_len: bool = False,
         diversity_rate: float = 0.0,
+        diverse_beam_groups: int = -1,
+        diverse_beam_strength: float = 0.5,
         constraints: Optional[str] = None,
         nbest: int = 1,
         bounding: bool = True,
@@ -113,6 +121,14 @@ class SparseGenerator:
         if constraints is not None and sampling:
             raise ValueError("--constraints does not go with --sampling")
         self.constraints = constraints
+        others = {
+            "--sampling": sampling,
+            f"--diversity-rate {diversity_rate:g}": diversity_rate > 0,
+            "--exact-search": exact_search,
+            f"--enumerate-mass {enumerate_mass:g}": enumerate_mass > 0,
+        }
+        check_groups(diverse_beam_groups, diverse_beam_strength, beam_size, others)
+        self.diverse = {"groups": diverse_beam_groups, "strength": diverse_beam_strength}
         self.ensemble = Ensemble(models, tgt_dict.pad())
         self.tgt_dict = tgt_dict
         self.eos = tgt_dict.eos() if eos is None else eos
@@ -133,6 +149,7 @@ class SparseGenerator:
             max_len_a=max_len_a,
             max_len_b=max_len_b,
             max_len=max_len or self.ensemble.max_decoder_positions(),
+            match_source_len=match_source_len,
             unk_penalty=unk_penalty,
             temperature=temperature,
             no_repeat_ngram_size=no_repeat_ngram_size,
@@ -174,6 +191,8 @@ class SparseGenerator:
             sentences = enumerate_mass(inputs, self.enumerate_mass, self.exact_budget)
         elif self.sampling:
             sentences = SamplingSearch(*inputs, topk=self.sampling_topk, topp=self.sampling_topp).run()
+        elif self.diverse["groups"] > 0:
+            sentences = DiverseBeamSearch(*inputs, **self.diverse).run()
         else:
             search = BeamSearch(*inputs)
             sentences = search.run()
@@ -244,37 +263,6 @@ class SparseGenerator:
             ("--diversity-rate", options.diversity_rate),
             ("--lm-weight", lm_weight),
         ]
-
-
-def check_options(beam, nbest, min_len, temperature, lenpen, sampling, topk, topp) -> None:
-    """Refuse impossible generation options by name."""
-    for name, value, low in (("--beam", beam, 1), ("--nbest", nbest, 1), ("--min-len", min_len, 0)):
-        if value < low:
-            raise ValueError(f"{name} must be at least {low}, got {value}")
-    if not temperature > 0:
-        raise ValueError(f"--temperature must be above 0, got {temperature}")
-    if not math.isfinite(lenpen):
-        raise ValueError(f"--lenpen must be finite, got {lenpen}")
-    for name, value in (("--sampling-topk", topk), ("--sampling-topp", topp)):
-        if value > 0 and not sampling:
-            raise ValueError(f"{name} {value} needs --sampling")
-    if topp > 1:
-        raise ValueError(f"--sampling-topp must be at most 1, got {topp}")
-
-
-def check_exact(exact: bool, budget: int, mass: float, sampling: bool, normalized: bool) -> None:
-    """Refuse impossible options of exact search and enumeration by name."""
-    if budget < 1:
-        raise ValueError(f"--exact-budget must be at least 1, got {budget}")
-    if not 0 <= mass <= 1:
-        raise ValueError(f"--enumerate-mass must be in [0, 1], got {mass}")
-    if mass > 0 and normalized:
-        raise ValueError(f"--enumerate-mass {mass} lists outputs by their probability: add --unnormalized")
-    for name, on in (("--exact-search", exact), (f"--enumerate-mass {mass}", mass > 0)):
-        if on and sampling:
-            raise ValueError(f"{name} does not go with --sampling")
-    if exact and mass > 0:
-        raise ValueError(f"--exact-search does not go with --enumerate-mass {mass}: enumeration begins with the best")
 
 
 class EntmaxGenerator:

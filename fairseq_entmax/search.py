@@ -14,7 +14,8 @@ from .search_state import Extension, Finished, Rows, SearchOptions, Sentence, To
 
 logger = logging.getLogger(__name__)
 
-MIN_LENGTH, FORBIDDEN, NGRAMS = "min length", "forbidden symbols", "n-gram blocking"
+MIN_LENGTH, SOURCE_LENGTH = "min length", "source length"
+FORBIDDEN, NGRAMS = "forbidden symbols", "n-gram blocking"
 PREFIX_FUNCTION, LANGUAGE_MODEL, CONSTRAINTS = "allowed tokens", "language model", "constraints"
 NOT_A_NUMBER, ZERO_PREFIX = "NaN", "prefix has zero probability"
 
@@ -44,8 +45,9 @@ class Search:
         ids = sample.get("id")
         self.ids: List[int] = ids.tolist() if isinstance(ids, Tensor) else list(range(n_sentences))
         self.sentences = [Sentence() for _ in range(n_sentences)]
-        max_lens = [options.longest(n) for n in src_tokens.ne(options.pad).sum(dim=1).tolist()]
-        self.max_len = torch.tensor(max_lens, device=self.device)
+        src_lens = src_tokens.ne(options.pad).sum(dim=1).tolist()
+        self.max_len = torch.tensor([options.longest(n) for n in src_lens], device=self.device)
+        self.min_len = torch.tensor([options.shortest(n) for n in src_lens], device=self.device)
         self.prefix = None if prefix_tokens is None or prefix_tokens.size(1) == 0 else prefix_tokens.to(self.device)
         zeros = torch.zeros(n_sentences, dtype=torch.float64, device=self.device)
         self.prefix_logprob = zeros.clone()
@@ -151,8 +153,10 @@ class Search:
         options, step = self.options, self.step
         free = self._force_prefix(probs)
         self._block(probs, options.forbidden, FORBIDDEN, free)
-        if step < options.objective.min_len:
-            self._block(probs, [options.eos], MIN_LENGTH, free)
+        too_short = self.min_len.index_select(0, self.rows.sentence).gt(step)
+        if too_short.any():
+            name = SOURCE_LENGTH if options.match_source_len else MIN_LENGTH
+            self._block(probs, [options.eos], name, too_short if free is None else too_short & free)
         if self.constraints is not None:
             met = [self.constraints[s].is_met(said) for s, said in zip(self.rows.sentence.tolist(), self.said)]
             self._block(probs, [options.eos], CONSTRAINTS, ~torch.tensor(met, device=self.device))
@@ -235,11 +239,14 @@ class Search:
         eos = self.options.eos
         other = probs * at_limit.unsqueeze(1)
         other[:, eos] = 0.0
-        best = (self.rows.score + other.max(dim=-1).values.log() + self.rows.rise).tolist()
-        for s, bound in zip(self.rows.sentence.tolist(), best):
-            ledger = self.sentences[s].ledger
-            ledger.limit_bound = max(ledger.limit_bound, bound)
-        self._account(LENGTH_LIMIT, other.sum(dim=-1))
+        if self.options.match_source_len:  # asked for: claims are about outputs of this length alone
+            self._account(SOURCE_LENGTH, other.sum(dim=-1))
+        else:
+            best = (self.rows.score + other.max(dim=-1).values.log() + self.rows.rise).tolist()
+            for s, bound in zip(self.rows.sentence.tolist(), best):
+                ledger = self.sentences[s].ledger
+                ledger.limit_bound = max(ledger.limit_bound, bound)
+            self._account(LENGTH_LIMIT, other.sum(dim=-1))
         probs.sub_(other)
 
     def _repeated(self) -> List[List[int]]:

@@ -15,7 +15,8 @@ class SearchOptions:
     """Options of a search; the names are those of fairseq's generation options where it has them.
 
     `beam_size`: most live prefixes a sentence; `nbest`: outputs wanted; `bounding`: drop prefixes that cannot enter the
-    `nbest` best; `forbidden`: symbols that no output may contain.
+    `nbest` best; `forbidden`: symbols that no output may contain; `match_source_len`: outputs have as many tokens
+    before end of sentence as the source has with its own, as in fairseq.
     """
 
     objective: Objective
@@ -29,6 +30,7 @@ class SearchOptions:
     max_len_a: float = 0
     max_len_b: int = 200
     max_len: int = 1024
+    match_source_len: bool = False
     unk_penalty: float = 0.0
     temperature: float = 1.0
     no_repeat_ngram_size: int = 0
@@ -41,6 +43,14 @@ class SearchOptions:
 
     def longest(self, src_len: int) -> int:
         """Most tokens before end of sentence for a source of `src_len` tokens, its end of sentence counted."""
+        if self.match_source_len:
+            if not self.objective.min_len <= src_len <= self.max_len - 1:
+                raise ValueError(
+                    f"--match-source-len: a source of {src_len} tokens asks for an output of {src_len} tokens, but "
+                    f"--min-len {self.objective.min_len} and the models allow {self.objective.min_len} to "
+                    f"{self.max_len - 1}"
+                )
+            return src_len
         max_len = min(int(self.max_len_a * src_len + self.max_len_b), self.max_len - 1)
         if max_len < self.objective.min_len:
             raise ValueError(
@@ -48,6 +58,10 @@ class SearchOptions:
                 f"tokens ({max_len}); lower it or raise --max-len-a {self.max_len_a} or --max-len-b {self.max_len_b}"
             )
         return max_len
+
+    def shortest(self, src_len: int) -> int:
+        """Fewest tokens before end of sentence, counted likewise."""
+        return src_len if self.match_source_len else self.objective.min_len
 
 
 class Finished(NamedTuple):

@@ -25,12 +25,6 @@ from .scoring import edit_distance, edit_units, spelled_in_symbols
 
 logger = logging.getLogger(__name__)
 
-# Generation options that need a fixed number of rows a sentence, with the value that means "off".
-_NOT_FOR_SPARSE = {
-    "diverse_beam_groups": -1,
-    "match_source_len": False,
-    "retain_iter_history": False,
-}
 _NAMED_AT_MOST = 100  # skipped pairs named in a warning
 
 
@@ -432,7 +426,10 @@ def generation_options(args: Namespace) -> Dict[str, Any]:
         "unk_penalty": getattr(args, "unkpen", 0),
         "temperature": getattr(args, "temperature", 1.0),
         "no_repeat_ngram_size": getattr(args, "no_repeat_ngram_size", 0),
+        "match_source_len": getattr(args, "match_source_len", False),
         "diversity_rate": max(getattr(args, "diversity_rate", -1.0), 0.0),  # -1 means off
+        "diverse_beam_groups": getattr(args, "diverse_beam_groups", -1),
+        "diverse_beam_strength": getattr(args, "diverse_beam_strength", 0.5),
         "constraints": getattr(args, "constraints", None),
         "sampling": getattr(args, "sampling", False),
         "sampling_topk": getattr(args, "sampling_topk", -1),
@@ -443,9 +440,5 @@ def generation_options(args: Namespace) -> Dict[str, Any]:
 
 def refuse_for_sparse(args: Namespace) -> None:
     """Name generation options that do not go with a sparse output."""
-    for name, off in _NOT_FOR_SPARSE.items():
-        value = getattr(args, name, off)
-        if value is not None and value != off:
-            option = "--" + name.replace("_", "-")
-            hint = "; use --diversity-rate or --sampling" if name == "diverse_beam_groups" else ""
-            raise ValueError(f"{option} {value} is not available for models with a sparse output{hint}")
+    if getattr(args, "retain_iter_history", False):  # of models that refine their output, which have no beam
+        raise ValueError("--retain-iter-history True is not available for models with a sparse output")

@@ -1,0 +1,52 @@
+"""Refusal of impossible generation options, by name."""
+
+import math
+from typing import Dict
+
+
+def check_options(beam, nbest, min_len, temperature, lenpen, sampling, topk, topp) -> None:
+    """Refuse impossible generation options by name."""
+    for name, value, low in (("--beam", beam, 1), ("--nbest", nbest, 1), ("--min-len", min_len, 0)):
+        if value < low:
+            raise ValueError(f"{name} must be at least {low}, got {value}")
+    if not temperature > 0:
+        raise ValueError(f"--temperature must be above 0, got {temperature}")
+    if not math.isfinite(lenpen):
+        raise ValueError(f"--lenpen must be finite, got {lenpen}")
+    for name, value in (("--sampling-topk", topk), ("--sampling-topp", topp)):
+        if value > 0 and not sampling:
+            raise ValueError(f"{name} {value} needs --sampling")
+    if topp > 1:
+        raise ValueError(f"--sampling-topp must be at most 1, got {topp}")
+
+
+def check_exact(exact: bool, budget: int, mass: float, sampling: bool, normalized: bool) -> None:
+    """Refuse impossible options of exact search and enumeration by name."""
+    if budget < 1:
+        raise ValueError(f"--exact-budget must be at least 1, got {budget}")
+    if not 0 <= mass <= 1:
+        raise ValueError(f"--enumerate-mass must be in [0, 1], got {mass}")
+    if mass > 0 and normalized:
+        raise ValueError(f"--enumerate-mass {mass} lists outputs by their probability: add --unnormalized")
+    for name, on in (("--exact-search", exact), (f"--enumerate-mass {mass}", mass > 0)):
+        if on and sampling:
+            raise ValueError(f"{name} does not go with --sampling")
+    if exact and mass > 0:
+        raise ValueError(f"--exact-search does not go with --enumerate-mass {mass}: enumeration begins with the best")
+
+
+def check_groups(groups: int, strength: float, beam: int, others: Dict[str, bool]) -> None:
+    """Refuse impossible options of diverse beam search by name.
+
+    Args:
+        others: options that do not go with it, with whether they are given.
+    """
+    if groups <= 0:
+        return
+    if beam % groups != 0:
+        raise ValueError(f"--beam must be divisible by --diverse-beam-groups {groups}, got --beam {beam}")
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"--diverse-beam-strength must be finite and at least 0, got {strength:g}")
+    for name, given in others.items():
+        if given:
+            raise ValueError(f"--diverse-beam-groups {groups} does not go with {name}")

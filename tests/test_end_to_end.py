@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -64,7 +65,7 @@ def test_output_is_sparse_and_certified(corpus, trained, tmp_path):
 
 
 @pytest.mark.parametrize("criterion, alpha", [("sparsemax", 2.0), ("entmax", 1.25), ("entmax", 1.0)])
-def test_other_criterions(corpus, tmp_path, criterion, alpha):
+def test_other_criterions_and_impossible_references__case_67(corpus, tmp_path, criterion, alpha):
     options = ["--entmax-alpha", alpha] if criterion == "entmax" else []
     train(corpus, tmp_path, *VALIDATE, *options, criterion=criterion, epochs=10 if alpha == 2 else 1)
     state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)["task_state"]
@@ -73,7 +74,12 @@ def test_other_criterions(corpus, tmp_path, criterion, alpha):
     scores = [float(x) for fields in lines(printed, "P").values() for x in fields[0].split()]
     assert len(lines(printed, "H")) == 30 and (-math.inf in scores or alpha < 2)
     assert not any(math.isnan(s) for s in scores)
-    assert "references have probability zero; mean log probability of the others" in printed
+    # one impossible reference spoils no average
+    sums = [sum(map(float, fields[0].split())) * math.log(2) for fields in lines(printed, "P").values()]
+    possible = [total for total in sums if total > -math.inf]
+    summary = re.search(r"(\d+) of 30 references have probability zero; mean .* others (\S+) nats", printed)
+    assert int(summary[1]) == len(sums) - len(possible)
+    assert float(summary[2]) == pytest.approx(sum(possible) / len(possible), abs=2e-3)
 
 
 def test_trained_under_plain_translation_decodes_under_ours(corpus, tmp_path):

@@ -1,3 +1,4 @@
+import math
 from argparse import Namespace
 
 import pytest
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 import fairseq_entmax.criterion  # noqa: F401  registers the names that settings refer to
 from fairseq_entmax import lstm, output
 from fairseq_entmax.attention import MAPPINGS, attention_alpha, build_mapping
+from fairseq_entmax.generator import SparseGenerator
 from fairseq_entmax.lstm_options import LSTMEntmaxConfig
 
 SMALL = {
@@ -362,6 +364,28 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(run(model, batch)[0], run(model, batch)[0])
     model.train()
     assert not torch.equal(model(**batch["net_input"])[0], model(**batch["net_input"])[0])
+
+
+def test_attention_on_one_word_alone_case_66():
+    """Weights of exactly zero are normal: nothing takes their logarithm, in training or in what is shown of them."""
+    task, batch = toy.task(), toy.sample()
+    model = build(task, attention_mapping="sparsemax")
+    with torch.no_grad():
+        model.encoder.projection.key_proj.weight.mul_(1e4)
+    assert set(run(model, batch)[1].unique().tolist()) == {0.0, 1.0}
+    criterion = fairseq_entmax.criterion.Entmax15Criterion(task, alpha=1.5)
+    loss, _, log = criterion(model.train(), batch)
+    loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(math.isfinite(float(value)) for value in log.values())
+    model.eval()
+    for alignment in ("hard", "soft"):
+        generator = SparseGenerator(
+            [model], task.target_dictionary, beam_size=2, print_alignment=alignment, max_len_b=5
+        )
+        for hypotheses in generator.generate([model], batch):
+            assert all(math.isfinite(hypothesis["score"]) for hypothesis in hypotheses[:1])
+            assert set(hypotheses[0]["attention"].unique().tolist()) <= {0.0, 1.0}
 
 
 @pytest.mark.parametrize("arch, units, one_way, layers, dropout", [

@@ -4,7 +4,7 @@ import pytest
 import torch
 from interpreted import DEVICE, only_kernels, rows_of  # noqa: F401
 
-from fairseq_entmax.ops import entmax, entmax15, kernels, sparsemax
+from fairseq_entmax.ops import backend, entmax, entmax15, kernels, sparsemax
 
 INF = float("inf")
 # One entry; several rows a program; the longest of these; one row in registers; a long row.
@@ -147,17 +147,26 @@ def test_alpha_of_each_head_case_49():
         assert (probs[:, head] - entmax(scores[:, head].double(), float(alpha[head]))).abs().max() < 5e-7
 
 
-def test_support_of_the_longest_list_and_one_more():
+def test_support_of_the_longest_list_and_one_more_case_75():
     scores = torch.full((3, 9000), -20.0)
     for row, count in enumerate((1023, 1024, 1025)):
         scores[row, torch.randperm(9000)[:count]] = 0
     assert_matches(scores.to(DEVICE), 1.5)
 
 
-def test_vocabulary_of_300000():
+def test_vocabulary_of_300000_case_58():
     scores = torch.randn(2, 300_001)
     scores[0] *= 3
     assert_matches(scores.to(DEVICE), 1.5)
+
+
+def test_rows_too_long_for_the_kernels_go_to_torch_case_58(monkeypatch, caplog):
+    monkeypatch.setattr(backend, "_logged", set())
+    scores = torch.zeros(1, kernels.LONGEST + 1, device=DEVICE)
+    assert backend.use_kernels(scores[:, 1:]) and not backend.use_kernels(scores)
+    assert f"rows of {kernels.LONGEST + 1} are longer than {kernels.LONGEST}" in caplog.text
+    scores[0, [3, -1]] = 9
+    assert entmax15(scores)[0, [3, -1]].tolist() == [0.5, 0.5]
 
 
 def test_offsets_beyond_32_bits_case_57():

@@ -66,6 +66,17 @@ def test_support_far_larger_than_the_others_of_the_batch():
         assert (entmax(scores, alpha) - entmax_oracle(scores, alpha)).abs().max() < 2e-7
 
 
+@pytest.mark.parametrize("size", [900, 3000, 20_000])
+def test_supports_of_every_size_case_75(size):
+    """Nothing is cut to the k largest: from one entry to all of the row, exact."""
+    for support in (1, 2, size // 9, size // 7, size // 2, size - 1, size):
+        scores = torch.full((2, size), -3.0)
+        scores[:, torch.randperm(size, generator=torch.Generator().manual_seed(support))[:support]] = 0
+        probs = entmax15(scores)
+        assert torch.equal(probs > 0, scores == 0)
+        assert (probs[scores == 0] * support - 1).abs().max() < 1e-6
+
+
 def test_fixed_oracles_case_47():
     assert torch.equal(sparsemax(torch.tensor([0, 0.5, 1])), torch.tensor([0, 0.25, 0.75]))
     assert torch.allclose(sparsemax(torch.tensor([0.175, 0, -2])), torch.tensor([0.5875, 0.4125, 0]), atol=1e-7)

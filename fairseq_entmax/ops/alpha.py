@@ -11,7 +11,7 @@ from .rows import as_rows, from_rows
 
 CHUNK = 1 << 16
 # Newton steps in single precision before those in double precision.
-SINGLE_STEPS = 3
+SINGLE_STEPS = 4
 
 
 def check_alpha_tensor(alpha, scores, dim, name="alpha", least=1, strict=False):
@@ -50,18 +50,18 @@ def solve_each(shifted, alpha):
     return torch.where(steep, above, _solve_gentle(shifted, alpha.clamp(max=2) - 1))
 
 
+def _lowest_offset(shifted, exponent):
+    """The lower bound of the threshold from the mean of the row; log(size) at alpha 1."""
+    rise = torch.expm1(-exponent * math.log(shifted.shape[-1])) / exponent
+    return (shifted.mean(-1, keepdim=True) - rise).clamp(min=0)
+
+
 def _solve_gentle(shifted, exponent, offset=None, tolerance=reference.TOLERANCE):
     """1 <= alpha <= 2: the Newton steps of `reference`; a distance of 1e-14 from softmax stands for none."""
-    return _newton(shifted, exponent, offset, 3 if offset is None else 1, tolerance)[0]
-
-
-def _newton(shifted, exponent, offset, least, tolerance):
-    """Probabilities and offsets `(rows, 1)` after at least `least` steps; without `tolerance` after just as many."""
     safe = exponent.clamp(min=1e-14)
-    size = math.log(shifted.shape[-1])
+    least = 3 if offset is None else 1
     if offset is None:
-        # The lower bound of the threshold from the mean of the row; log(size) at alpha 1.
-        offset = (shifted.mean(-1, keepdim=True) - torch.expm1(-safe * size) / safe).clamp(min=0)
+        offset = _lowest_offset(shifted, safe)
     near = shifted.device.type != "cpu" or bool((exponent < reference.LOG1P_BELOW).any())
     ones = torch.ones_like(safe)
     for step in range(reference.MAX_STEPS):
@@ -72,22 +72,50 @@ def _newton(shifted, exponent, offset, least, tolerance):
         if reference.converged(mass, step, least, tolerance):
             break
         slope = reference.slope_of(probs, base, None).sum(-1, keepdim=True)
-        log_norm = mass.log() * safe
-        offset = offset + torch.expm1(log_norm) / safe * mass / (log_norm.exp() * slope)
-    return probs, offset
+        offset = offset + _step(mass, slope, safe)
+    return probs
+
+
+def _step(mass, slope, exponent):
+    """How far Newton on `mass ** exponent` moves the offset."""
+    log_norm = mass.log() * exponent
+    return torch.expm1(log_norm) / exponent * mass / (log_norm.exp() * slope)
+
+
+def _offset_in_single(shifted, exponent):
+    """Offsets `(rows, 1)` after some steps in single precision, for exponents that float32 can carry.
+
+    Entries without probability count as e ** -80: a sum does not see it, and nothing has to keep log and exp from 0.
+    """
+    scaled, floor = shifted * exponent, (-80 * exponent).exp_()
+    offset = _lowest_offset(shifted, exponent)
+    base, probs = torch.empty_like(scaled), torch.empty_like(scaled)
+    for _ in range(SINGLE_STEPS):
+        torch.maximum(torch.add(scaled, 1 - offset * exponent, out=base), floor, out=base)
+        torch.log(base, out=probs).div_(exponent).exp_()
+        mass, slope = probs.sum(-1, keepdim=True), probs.div_(base).sum(-1, keepdim=True)
+        offset = offset + _step(mass, slope, exponent)
+    return offset
 
 
 def _solve_single_first(scores, alpha):
     """Probabilities, one alpha <= 2 for each row of float32 or narrower scores: most of the way in single precision."""
     shifted, maximum = reference.shift_rows(scores.float())
     exponent = alpha.double() - 1
-    _, offset = _newton(shifted, exponent.float(), None, SINGLE_STEPS, None)
-    probs = _solve_gentle(shifted.double(), exponent, offset.double(), 1e-9)
+    if bool((exponent < reference.LOG1P_BELOW).any()):
+        probs = _solve_gentle(shifted.double(), exponent)
+    else:
+        offset = _offset_in_single(shifted, exponent.float())
+        probs = _solve_gentle(shifted.double(), exponent, offset.double(), 1e-9)
     return probs.masked_fill_(maximum == torch.finfo(torch.float32).min, 0)
 
 
 def _curvature(x):
     """`(exp(x) - 1 - x) / x ** 2`, by its series near 0."""
+    if x.dtype == torch.float32 and x.device.type == "cpu":
+        wide = x.double()  # fewer operations than the series takes
+        far = wide.abs() > 1e-4
+        return torch.where(far, (torch.expm1(wide) - wide).div_(wide.square()), 0.5 + wide / 6).float()
     series = 0.5 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x * (1 / 5040 + x / 40320)))))
     far = x.abs() > (0.3 if x.dtype == torch.float32 else 1e-2)
     apart = torch.where(far, x, 1.0)

@@ -144,6 +144,8 @@ def test_ensemble_of_sparse_and_dense_and_of_architectures__cases_18_74(corpus, 
         ["--min-len", "3"],
         ["--unkpen", "2"],
         ["--diversity-rate", "0.5"],
+        ["--diverse-beam-groups", "2", "--beam", "4", "--nbest", "4", "--print-alignment"],
+        ["--match-source-len"],
         ["--beam", "40", "--nbest", "40"],
         ["--score-reference", "--print-alignment"],
         ["--scoring", "sacrebleu"],
@@ -167,8 +169,7 @@ def test_options_of_generation(corpus, trained, options):
 @pytest.mark.parametrize(
     "options, match",
     [
-        (["--diverse-beam-groups", "2", "--beam", "2"], "--diverse-beam-groups 2"),
-        (["--match-source-len"], "--match-source-len True"),
+        (["--diverse-beam-groups", "2", "--beam", "3"], "--beam must be divisible by --diverse-beam-groups 2"),
         (["--constraints"], "--constraints ordered: .* fairseq-interactive"),
         (["--retain-iter-history"], "--retain-iter-history True"),
         (["--temperature", "0"], "--temperature must be above 0"),

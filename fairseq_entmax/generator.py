@@ -59,7 +59,7 @@ class SparseGenerator:
         eos: end of sentence (default: the dictionary's).
         symbols_to_strip_from_output: left out when outputs are printed.
         lm_model, lm_weight: language model fused into the scores.
-        match_source_len: outputs have as many tokens before end of sentence as the source has with its own.
+        match_source_len: outputs have as many tokens as their sources, ends of sentence not counted.
         diversity_rate: log score taken off for each place of a token among the continuations of its prefix.
         diverse_beam_groups, diverse_beam_strength: split the beam into groups that avoid each other's tokens, for each
             of which this log score is taken off (off when not positive).

@@ -45,7 +45,10 @@ class Search:
         ids = sample.get("id")
         self.ids: List[int] = ids.tolist() if isinstance(ids, Tensor) else list(range(n_sentences))
         self.sentences = [Sentence() for _ in range(n_sentences)]
-        src_lens = src_tokens.ne(options.pad).sum(dim=1).tolist()
+        counted = src_tokens.ne(options.pad)
+        if options.match_source_len:
+            counted &= src_tokens.ne(options.eos)
+        src_lens = counted.sum(dim=1).tolist()
         self.max_len = torch.tensor([options.longest(n) for n in src_lens], device=self.device)
         self.min_len = torch.tensor([options.shortest(n) for n in src_lens], device=self.device)
         self.prefix = None if prefix_tokens is None or prefix_tokens.size(1) == 0 else prefix_tokens.to(self.device)

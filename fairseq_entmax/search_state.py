@@ -15,8 +15,8 @@ class SearchOptions:
     """Options of a search; the names are those of fairseq's generation options where it has them.
 
     `beam_size`: most live prefixes a sentence; `nbest`: outputs wanted; `bounding`: drop prefixes that cannot enter the
-    `nbest` best; `forbidden`: symbols that no output may contain; `match_source_len`: outputs have as many tokens
-    before end of sentence as the source has with its own, as in fairseq.
+    `nbest` best; `forbidden`: symbols that no output may contain; `match_source_len`: outputs have as many tokens as
+    their sources, ends of sentence not counted.
     """
 
     objective: Objective
@@ -42,13 +42,15 @@ class SearchOptions:
     want_candidates: bool = False
 
     def longest(self, src_len: int) -> int:
-        """Most tokens before end of sentence for a source of `src_len` tokens, its end of sentence counted."""
+        """Most tokens before end of sentence for a source of `src_len` tokens.
+
+        Its end of sentence is counted, but not with `match_source_len`."""
         if self.match_source_len:
-            if not self.objective.min_len <= src_len <= self.max_len - 1:
+            fewest = self.objective.min_len if self.objective.min_len > 1 else 0  # 1 is the default, and nobody's wish
+            if not fewest <= src_len <= self.max_len - 1:
                 raise ValueError(
                     f"--match-source-len: a source of {src_len} tokens asks for an output of {src_len} tokens, but "
-                    f"--min-len {self.objective.min_len} and the models allow {self.objective.min_len} to "
-                    f"{self.max_len - 1}"
+                    f"--min-len {self.objective.min_len} and the models allow {fewest} to {self.max_len - 1}"
                 )
             return src_len
         max_len = min(int(self.max_len_a * src_len + self.max_len_b), self.max_len - 1)

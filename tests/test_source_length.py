@@ -10,18 +10,20 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import EOS, FIRST, Automaton, letters, normalized, script_model
 from test_generator_parity import dense, make_task
 
+from fairseq_entmax.certificate import Objective
 from fairseq_entmax.generator import SparseGenerator
 
-LENGTHS = [2, 3, 4, 5]  # of the sources, end of sentence counted
+LENGTHS = [2, 3, 4, 5]  # of the sources, without end of sentence
 # Outputs of 0 to 3 letters. "aa" may end, with probability 0.5; products: . 0.1, a. 0.18, aa. 0.36, aaa. 0.36
 REPEATS = {"": {"a": 0.9, ".": 0.1}, "a": {"a": 0.8, ".": 0.2}, "aa": {"a": 0.5, ".": 0.5}, "aaa": {".": 1.0}}
 
 
 def batch(lengths):
     """Sources of these lengths, padded on the left; sentence i runs automaton i."""
-    rows = [[1] * (max(lengths) - n) + [FIRST] * (n - 2) + [FIRST + i, EOS] for i, n in enumerate(lengths)]
-    net_input = {"src_tokens": torch.tensor(rows), "src_lengths": torch.tensor(lengths)}
-    return {"id": torch.arange(len(lengths)), "net_input": net_input}
+    rows = [
+        [1] * (max(lengths) - n) + [FIRST] * (n - 1) + [FIRST + i] * min(n, 1) + [EOS] for i, n in enumerate(lengths)
+    ]
+    return {"id": torch.arange(len(lengths)), "net_input": {"src_tokens": torch.tensor(rows)}}
 
 
 def decode(automata, lengths, **options):
@@ -66,6 +68,24 @@ def test_claims_against_brute_force(search, normalize, lenpen, beam, nbest):
     assert proved > (3 if "diverse_beam_groups" in search else 15)  # groups of a single prefix prove little
 
 
+def test_bound_takes_the_shortest_length_of_each_sentence():
+    logprob, longest, shortest = torch.tensor([-1.0, -1.0]), torch.tensor([5, 5]), torch.tensor([1, 4])
+    assert Objective(True, -1.0).bound(logprob, 1, longest, shortest).tolist() == [-2.0, -5.0]
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["beam", "exact"])
+@pytest.mark.parametrize("lenpen", [1.0, -1.0])
+def test_normalisation_changes_no_claim_and_no_search(lenpen, exact):
+    """All outputs are equally long, and the bounds know it."""
+    automata, lengths = random_batch(700)
+    options = {"beam_size": 1, "exact_search": exact}
+    raw = decode(automata, lengths, normalize_scores=False, **options)
+    for plain, scaled in zip(raw, decode(automata, lengths, len_penalty=lenpen, **options)):
+        first, second = plain[0]["certificate"], scaled[0]["certificate"]
+        assert (first.certificate, first.reason) == (second.certificate, second.reason)
+        assert first.decoder_rows == second.decoder_rows
+
+
 def test_enumeration_lists_exactly_the_outputs_of_that_length():
     automata, lengths = random_batch(500)
     options = {"enumerate_mass": 1.0, "normalize_scores": False, "exact_budget": 10**6}
@@ -78,7 +98,7 @@ def test_enumeration_lists_exactly_the_outputs_of_that_length():
 
 
 def test_what_counts_as_the_length_by_hand():
-    """A source of one letter and its end asks for two letters and an end, as in fairseq; the end counts."""
+    """A source of two letters and its end asks for two letters and an end, which costs what the model says."""
     (two, three) = decode([REPEATS, REPEATS], [2, 3], normalize_scores=False)
     assert [h["tokens"].tolist() for h in two] == [[FIRST, FIRST, EOS]]
     assert two[0]["score"].item() == pytest.approx(math.log(0.36), abs=1e-6)
@@ -92,6 +112,11 @@ def test_no_output_of_that_length():
     (hypotheses,) = decode([REPEATS], [4])
     assert len(hypotheses) == 1 and hypotheses[0]["truncated"]
     assert (hypotheses[0]["certificate"].certificate, hypotheses[0]["certificate"].reason) == ("none", "source length")
+
+
+def test_empty_source():
+    (hypotheses, other) = decode([REPEATS, REPEATS], [0, 2])
+    assert hypotheses[0]["tokens"].tolist() == [EOS] and len(other[0]["tokens"]) == 3
 
 
 def test_sampling_draws_only_that_length():
@@ -108,7 +133,10 @@ def test_shorter_than_min_len_is_named():
 
 @pytest.mark.parametrize("beam", [1, 2, 4])
 def test_same_outputs_as_fairseqs(beam):
-    """fairseq takes an end at the right length for certain, so its scores lack what the end costs: nothing here."""
+    """fairseq takes an end at the right length for certain, so its scores lack what the end costs: nothing here.
+
+    ve-fairseq counts the source's end as well where a batch comes with `src_lengths`; fairseq 0.12.2 never does.
+    """
     dictionary = letters(3)
     table = {"": {"a": 0.5, "b": 0.3, "c": 0.2}, "a": {"a": 0.2, "b": 0.45, "c": 0.35},
              "b": {"a": 0.6, "b": 0.3, "c": 0.1}, "c": {"a": 0.7, "b": 0.1, "c": 0.2}}  # fmt: skip

@@ -5,6 +5,8 @@ readonly started=$SECONDS
 export PYTHONUNBUFFERED=1 PYTHONIOENCODING=utf-8
 # One thread is nearly as fast as two on small models, and far faster than two on a busy machine.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+# glibc would hand large tensors back to the system and ask for the pages again at every update.
+export MALLOC_MMAP_MAX_=${MALLOC_MMAP_MAX_:-0} MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-100000000000}
 
 say() {
   printf '[%4d s] %s\n' "$((SECONDS - started))" "$*"

@@ -208,3 +208,19 @@ def test_quickstart_runs_through_and_a_second_run_reuses_everything(tables, tmp_
     assert (
         second.stdout.count("done before") == 4 and "Loaded checkpoint" in (tmp_path / "run" / "train.log").read_text()
     )
+
+
+def test_a_step_that_fails_is_not_done(tmp_path):
+    """Decoding that stops after it has opened its results file: the next run must decode again."""
+    script = (EXAMPLES / "quickstart.sh").read_text().replace('$(dirname "${BASH_SOURCE[0]}")', str(EXAMPLES))
+    body, last = script.rstrip().rsplit("\n", 1)
+    assert last == 'main "$@"'
+    body += """
+fairseq-generate() { echo half >"$out/generate-test.txt"; return 3; }
+out=$1 device=(--cpu) user_dir=none
+step decoding generate
+"""
+    (tmp_path / "script.sh").write_text(body)
+    done = subprocess.run(["bash", tmp_path / "script.sh", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 1 and "error: decoding failed; running the script again continues here" in done.stderr
+    assert not (tmp_path / ".decoding.done").exists()

@@ -131,8 +131,8 @@ generate() {
   logged "$out/generate.log" fairseq-generate "$out/data-bin" "${device[@]}" \
     --user-dir "$user_dir" --task translation_entmax --path "$out/checkpoints/checkpoint_best.pt" \
     "${decoding[@]}" --results-path "$out" --certificate-file "$out/certificates.jsonl" \
-    --log-format simple --log-interval 5
-  tail -n 1 "$out/generate-test.txt"
+    --log-format simple --log-interval 5 &&
+    tail -n 1 "$out/generate-test.txt"
 }
 
 main() {

@@ -79,11 +79,11 @@ parse_options() {
         source_units=$2 target_units=$2 && shift 2
         ;;
       --architectures | --smoothing)
-        local option=$1
-        local -n list=${1#--}
-        list=() && shift
-        while (($#)) && [[ $1 != -* ]]; do list+=("$1") && shift; done
-        ((${#list[@]})) || fail "$option: wanted values, got none"
+        local option=$1 values=()
+        shift
+        while (($#)) && [[ $1 != -* ]]; do values+=("$1") && shift; done
+        ((${#values[@]})) || fail "$option: wanted values, got none"
+        if [[ $option == --smoothing ]]; then smoothing=("${values[@]}"); else architectures=("${values[@]}"); fi
         ;;
       --softmax) criterion=(--criterion entmax --entmax-alpha 1) criterion_name=softmax && shift ;;
       --quick) quick=1 && shift ;;
@@ -137,9 +137,9 @@ preprocess() {
 
 # fairseq continues from checkpoint_last.pt in the save folder by itself.
 train() {
-  local -n model=$1
+  local model="$1[@]"
   logged "$run/train.out" fairseq-train "$out/data-bin" "${device[@]}" \
-    --user-dir "$user_dir" --task translation_entmax "${model[@]}" "${criterion[@]}" --label-smoothing "$2" \
+    --user-dir "$user_dir" --task translation_entmax "${!model}" "${criterion[@]}" --label-smoothing "$2" \
     "${training[@]}" --save-dir "$run/checkpoints" --log-file "$run/train.log"
 }
 
@@ -157,12 +157,12 @@ record() {
   repeat+=" --architectures $1 --smoothing $2 --source-units $source_units --target-units $target_units"
   [[ $criterion_name != softmax ]] || repeat+=" --softmax"
   repeat+=${limit:+ --limit $limit}${quick:+ --quick}
-  local -n described=$1
+  local described="$1[*]"
   python "$root/user_dir_examples/results.py" "$results/$title.json" --recipe segmentation --name "$title" \
     --scores "$run/scores.json" --setting language="\"$language\"" --setting architecture="$1" \
     --setting smoothing="$2" --setting criterion="$criterion_name" \
     --setting units="\"$source_units to $target_units\"" \
-    --setting limit="${limit:-null}" --setting model="${described[*]}" --setting training="${training[*]}" \
+    --setting limit="${limit:-null}" --setting model="${!described}" --setting training="${training[*]}" \
     --setting decoding="${decoding[*]}" --seed "$seed" \
     --seconds "$(cat "$out/.$key-"*.done | awk '{ s += $1 } END { print s + 0 }')" \
     --command "$repeat" $force

@@ -81,8 +81,10 @@ class Objective:
         """
         if not self.is_normalized or self.lenpen < 0 or not -math.inf < dropped <= 0 or not -math.inf < best < 0:
             return None
-        longest = (dropped / best) ** (1 / self.lenpen)
-        return math.floor(longest) if longest < 1e9 else 10**9
+        if dropped == 0:
+            return 0
+        longest = math.log(dropped / best) / self.lenpen  # its logarithm: the number itself may be out of range
+        return math.floor(math.exp(longest)) if longest < math.log(1e9) else 10**9
 
 
 @dataclass
@@ -134,6 +136,13 @@ class Ledger:
     limit_bound: float = -math.inf
     any_dropped: bool = False
     any_bounded: bool = False
+
+    def move_to_finished(self, mass: float) -> None:
+        """An output has become known whose mass was entered with that of its prefix."""
+        self.finished += mass
+        from_dropped = min(mass, self.dropped)
+        self.dropped -= from_dropped
+        self.bounded -= min(mass - from_dropped, self.bounded)
 
     def gap(self) -> float:
         """What is missing from `total`, relative to it."""

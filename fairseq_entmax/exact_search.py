@@ -261,7 +261,9 @@ def prove(inputs: tuple, beam: Search, pending: List[int], budget: int) -> List[
     used = [beam.sentences[i].decoder_rows for i in pending]
     best = [max((item.low for item in beam.sentences[i].finished), default=-math.inf) for i in pending]
     threshold = torch.tensor(best, dtype=torch.float64, device=beam.device)
-    return search_above((ensemble, replace(options, nbest=1), *rest), threshold, budget, used)
+    # One output is to be proved; of those found on the way, as many are kept as were asked for.
+    options = replace(options, nbest=1, beam_size=max(options.beam_size, options.nbest))
+    return search_above((ensemble, options, *rest), threshold, budget, used)
 
 
 def enumerate_mass(inputs: tuple, mass: float, budget: int) -> List[Sentence]:
@@ -309,9 +311,9 @@ def _is_enough(sentence: Sentence, mass: float) -> bool:
 
 
 def _cut(sentence: Sentence, mass: float) -> None:
-    """Leave the best outputs that cover `mass`."""
+    """Leave the best outputs that cover `mass`, one at least."""
     covered, kept = 0.0, 0
-    while kept < len(sentence.finished) and covered < mass - 1e-12:
+    while kept < len(sentence.finished) and (kept == 0 or covered < mass - 1e-12):
         covered += math.exp(sentence.finished[kept].logprob - sentence.prefix_logprob)
         kept += 1
     _keep(sentence, kept)

@@ -3,16 +3,26 @@
 import math
 from typing import Dict
 
+# Powers of a length beyond this leave the range of float64.
+MOST_LENPEN = 30
+
+
+def check_numbers(numbers: Dict[str, float]) -> None:
+    """Refuse NaN, which passes every comparison, by the option's name."""
+    for name, value in numbers.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"{name} must be a number, got {value}")
+
 
 def check_options(beam, nbest, min_len, temperature, lenpen, sampling, topk, topp) -> None:
     """Refuse impossible generation options by name."""
     for name, value, low in (("--beam", beam, 1), ("--nbest", nbest, 1), ("--min-len", min_len, 0)):
         if value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}")
-    if not temperature > 0:
-        raise ValueError(f"--temperature must be above 0, got {temperature}")
-    if not math.isfinite(lenpen):
-        raise ValueError(f"--lenpen must be finite, got {lenpen}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"--temperature must be above 0 and finite, got {temperature}")
+    if not -MOST_LENPEN <= lenpen <= MOST_LENPEN:
+        raise ValueError(f"--lenpen must be within {MOST_LENPEN} of 0, got {lenpen}")
     for name, value in (("--sampling-topk", topk), ("--sampling-topp", topp)):
         if value > 0 and not sampling:
             raise ValueError(f"{name} {value} needs --sampling")

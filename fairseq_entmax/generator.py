@@ -17,7 +17,7 @@ from .constraints import KINDS, read_constraints
 from .diverse import DiverseBeamSearch
 from .ensemble import Ensemble, align
 from .exact_search import enumerate_mass, prove, select_sentences
-from .generation_checks import check_exact, check_groups, check_options
+from .generation_checks import check_exact, check_groups, check_numbers, check_options
 from .hypotheses import Hypothesis, complete_prefix, read_hypotheses
 from .output import is_sparse, made_up_symbols, output_alpha
 from .search import ZERO_PREFIX, Search
@@ -111,6 +111,15 @@ class SparseGenerator:
         exact_budget: int = EXACT_BUDGET,
         enumerate_mass: float = 0.0,
     ):
+        check_numbers(
+            {
+                "--unkpen": unk_penalty,
+                "--lm-weight": lm_weight,
+                "--max-len-a": max_len_a,
+                "--max-len-b": max_len_b,
+                "--sampling-topp": sampling_topp,
+            }
+        )
         check_options(beam_size, nbest, min_len, temperature, len_penalty, sampling, sampling_topk, sampling_topp)
         check_exact(exact_search, exact_budget, enumerate_mass, sampling, normalize_scores and len_penalty != 0)
         self.exact_search, self.exact_budget, self.enumerate_mass = exact_search, exact_budget, enumerate_mass
@@ -223,6 +232,7 @@ class SparseGenerator:
             for i, s in enumerate(sentences)
             if not self._void(s) and self._certificate(s, []).certificate == NONE
             if s.finished or s.ledger.any_dropped  # else all was looked at, and there is no output
+            if s.decoder_rows < self.exact_budget
         ]
         if not pending:
             return sentences

@@ -8,9 +8,41 @@ from fairseq.hub_utils import GeneratorHubInterface
 from omegaconf import open_dict
 
 TASK = "translation_entmax"
+# Options of generation that belong to the task.
+OF_TASK = ("exact_search", "exact_budget", "enumerate_mass")
 
 
-def load(*checkpoints, data: Optional[str] = None, **generation) -> GeneratorHubInterface:
+class Translator(GeneratorHubInterface):
+    """fairseq's interface, which takes our options of generation too and refuses names that are none."""
+
+    def generate(self, tokenized_sentences, *args, **options):
+        """fairseq's `generate`; with `exact_search`, `exact_budget`, `enumerate_mass`, and any of `cfg.generation`."""
+        own = {name: options.pop(name) for name in OF_TASK if name in options}
+        _refuse_unknown("generate", set(options) - ARGUMENTS, self.cfg.generation)
+        before = {name: getattr(self.task.cfg, name) for name in own}
+        try:
+            _set(self.task.cfg, own)
+            return super().generate(tokenized_sentences, *args, **options)
+        finally:
+            _set(self.task.cfg, before)
+
+
+# Arguments of fairseq's `generate` that are no options of generation.
+ARGUMENTS = {"verbose", "skip_invalid_size_inputs", "inference_step_args", "prefix_allowed_tokens_fn"}
+
+
+def _refuse_unknown(where, names, known):
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise ValueError(f"{where}: no option of generation is called {', '.join(unknown)}")
+
+
+def _set(settings, values):
+    for name, value in values.items():
+        setattr(settings, name, value)
+
+
+def load(*checkpoints, data: Optional[str] = None, **generation) -> Translator:
     """Loads a model, or several as an ensemble, for translation by the generator that knows zero probability.
 
         model = fairseq_entmax.load("checkpoints/checkpoint_best.pt")
@@ -21,7 +53,7 @@ def load(*checkpoints, data: Optional[str] = None, **generation) -> GeneratorHub
     Args:
         checkpoints: files
         data: folder with the dictionaries (default: the one it was trained on)
-        generation: options of generation by their names, such as `beam=5`, `unnormalized=True`, `max_len_b=50`
+        generation: options of generation by their names, such as `beam=5`, `unnormalized=True`, `exact_search=True`
 
     Returns:
         fairseq's interface: `translate(sentence, beam=5)`, `generate`, `score`, `models`, `task`
@@ -31,13 +63,13 @@ def load(*checkpoints, data: Optional[str] = None, **generation) -> GeneratorHub
         raise ValueError("load: wanted at least one checkpoint, got none")
     state = checkpoint_utils.load_checkpoint_to_cpu(paths[0])
     cfg = state["cfg"] if state.get("cfg") is not None else convert_namespace_to_omegaconf(state["args"])
-    unknown = sorted(set(generation) - set(cfg.generation))
-    if unknown:
-        raise ValueError(f"load: no option of generation is called {', '.join(unknown)}")
-    with open_dict(cfg):
+    own = {name: generation.pop(name) for name in OF_TASK if name in generation}
+    _refuse_unknown("load", generation, cfg.generation)
+    with open_dict(cfg), open_dict(cfg.task):
         cfg.task._name = TASK
         cfg.task.data = cfg.task.data if data is None else str(data)
         cfg.generation.update(generation)
+        cfg.task.update(own)
     task = tasks.setup_task(cfg.task)
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(paths, task=task)
-    return GeneratorHubInterface(cfg, task, models)
+    return Translator(cfg, task, models)

@@ -53,7 +53,8 @@ def enumerate_outputs(
     """List the most probable outputs of each sentence until they cover a probability.
 
     Args:
-        models: a fairseq encoder-decoder model or an ensemble, as loaded under the task `translation_entmax`.
+        models: a fairseq encoder-decoder model, an ensemble of them, as loaded under the task `translation_entmax`, or
+            what `fairseq_entmax.load` returns.
         sample: a batch with ``net_input`` (``src_tokens`` `(batch, src_len)` and ``src_lengths``), as the task's
             datasets make it.
         mass: probability to cover, in (0, 1].
@@ -107,7 +108,8 @@ def suggest(
     With a sparse output these are few, so that a person can choose among them while translating.
 
     Args:
-        models: a fairseq encoder-decoder model or an ensemble, as loaded under the task `translation_entmax`.
+        models: a fairseq encoder-decoder model, an ensemble of them, as loaded under the task `translation_entmax`, or
+            what `fairseq_entmax.load` returns.
         source: source symbols separated by spaces, or their indices `(src_len,)` with end of sentence.
         prefix: the output so far, symbols separated by spaces, or their indices `(length,)`.
         temperature: divides the logits.
@@ -129,6 +131,8 @@ def suggest(
         probs = state.step(torch.tensor([so_far], device=device), temperature).probs[0]
         if torch.isnan(probs).any():
             raise ValueError("the model gives NaN: the checkpoint is broken")
+        if len(so_far) > 1 and so_far[-1] == target.eos():
+            raise ValueError(f"prefix: nothing follows the end of the output, {target[target.eos()]!r}")
         if token is not None and probs[token] == 0:
             said = target.string(torch.tensor(so_far[1:], dtype=torch.long))
             raise ValueError(f"prefix: {target[token]!r} has probability zero after {said!r}")
@@ -139,7 +143,13 @@ def suggest(
 
 
 def _as_list(models) -> List[nn.Module]:
-    return [models] if isinstance(models, nn.Module) else list(models)
+    """One model, several, or what `load` returns."""
+    models = getattr(models, "models", models)
+    single = isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList)
+    models = [models] if single else list(models)
+    if not models:
+        raise ValueError("models: wanted at least one, got none")
+    return models
 
 
 def _length(src_tokens: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 MIN_LENGTH, SOURCE_LENGTH = "min length", "source length"
 FORBIDDEN, NGRAMS = "forbidden symbols", "n-gram blocking"
 PREFIX_FUNCTION, LANGUAGE_MODEL, CONSTRAINTS = "allowed tokens", "language model", "constraints"
+MOST_PENALTY = 600.0  # exp of more would be 0, and the word impossible
 NOT_A_NUMBER, ZERO_PREFIX = "NaN", "prefix has zero probability"
 
 
@@ -171,7 +172,7 @@ class Search:
         scores = probs
         if options.unk_penalty != 0:
             scores = scores.clone()
-            scores[:, options.unk] *= math.exp(-options.unk_penalty)
+            scores[:, options.unk] *= math.exp(-min(options.unk_penalty, MOST_PENALTY))
         if options.diversity_rate > 0 and step > 0:
             scores = scores * (-options.diversity_rate * sibling_ranks(scores)).exp()
         if options.lm_model is not None:
@@ -193,7 +194,10 @@ class Search:
             return None
         sentence = self.rows.sentence
         token = self.prefix[:, self.step].index_select(0, sentence)
-        forced = token.ne(self.options.pad) & self.max_len.index_select(0, sentence).gt(self.step)
+        fits = self.max_len.index_select(0, sentence).gt(self.step)
+        forced = token.ne(self.options.pad) & fits
+        for s in set(sentence[token.ne(self.options.pad) & token.ne(self.options.eos) & ~fits].tolist()):
+            self.sentences[s].void = self.sentences[s].void or LENGTH_LIMIT  # the prefix is cut
         p = probs.gather(1, token.unsqueeze(1)).squeeze(1)
         only = torch.zeros_like(probs).scatter_(1, token.unsqueeze(1), p.unsqueeze(1))
         probs.copy_(torch.where(forced.unsqueeze(1), only, probs))

@@ -1,6 +1,7 @@
 """What a search keeps: its options, the live rows, the state of each sentence, and a trace to read outputs from."""
 
 import bisect
+import math
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -101,13 +102,18 @@ class Sentence:
             del self.losses[keep:], self.finished[keep:]
 
     def merge(self, earlier: "Sentence", keep: int) -> None:
-        """Take over the outputs of an earlier search that this one did not find, and its unreachable prefix."""
+        """Take over the outputs of an earlier search that this one did not find, and its unreachable prefix.
+
+        Here their mass is in what was dropped or out-bounded; it moves to what is finished.
+        """
         known = {output_tokens(item) for item in self.finished}
-        strings = self.strings
+        # Worse ones than the last of a full list may have been found here, and forgotten.
+        lowest = self.finished[-1].score if self.strings > len(self.finished) else -math.inf
         for item in earlier.finished:
-            if output_tokens(item) not in known:
+            if item.score > lowest and output_tokens(item) not in known:
                 self.add(item, keep)
-        self.strings = max(strings, earlier.strings)
+                self.ledger.move_to_finished(math.exp(item.logprob - self.prefix_logprob))
+        self.strings = max(self.strings, earlier.strings)
         if not self.finished:
             self.unreachable = self.unreachable or earlier.unreachable
 

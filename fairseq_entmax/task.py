@@ -16,6 +16,7 @@ from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, Transl
 from . import plateau
 from .certificate import COMPLETE, OPTIMAL
 from .compat_fairseq import check_batch_buckets
+from .generation_checks import check_numbers
 from .generator import EXACT_BUDGET, EntmaxGenerator, SparseGenerator
 from .output import checkpoint_output_alpha, is_sparse, output_alpha, set_output_alpha
 from .records import CertificateRecorder
@@ -254,6 +255,8 @@ class TranslationEntmaxTask(TranslationTask):
 
     def _build_generator(self, models, args, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None, observer=None):
         args = as_namespace(args)
+        names = ("lenpen", "unkpen", "temperature", "lm_weight", "max_len_a", "sampling_topp")
+        check_numbers({"--" + name.replace("_", "-"): getattr(args, name, None) for name in names})
         print_alignment = getattr(args, "print_alignment", None)
         if getattr(args, "score_reference", False):
             if print_alignment == "soft":

@@ -38,6 +38,35 @@ def test_budget_is_named_and_the_best_found_comes_back():
     assert not found[0]["truncated"] and certificate(found).decoder_rows <= 4
 
 
+def test_a_budget_that_the_beam_has_spent_leaves_its_answer_alone():
+    (plain,) = decode([GARDEN_PATH], beam=1, normalize_scores=False)
+    (found,) = decode([GARDEN_PATH], beam=1, normalize_scores=False, exact_search=True, exact_budget=1)
+    assert (certificate(found).certificate, certificate(found).reason) == ("none", "budget")
+    for name in ("mass", "strings", "decoder_rows"):
+        assert getattr(certificate(found), name) == getattr(certificate(plain), name)
+
+
+def test_as_many_outputs_as_asked_for_come_back():
+    (found,) = decode([GARDEN_PATH], beam=1, nbest=4, exact_search=True)
+    assert certificate(found).certificate == "complete" and sorted(texts_of(found)) == ["aa.", "ab.", "ac.", "b."]
+
+
+def test_mass_and_strings_are_those_of_what_was_found():
+    """Also where the budget ends after some of what the beam had found was not found again."""
+    kinds = set()
+    automata = [cached_automaton(seed, False) for seed in range(60)]
+    for budget in (3, 8, 11, 14, 5000):
+        options = {"beam_size": 2, "nbest": 1000, "exact_search": True, "exact_budget": budget}
+        for hypotheses in run(automata, **options):
+            found = certificate(hypotheses)
+            listed = [h for h in hypotheses if not h["truncated"]]
+            assert found.strings == len(listed)
+            assert found.mass == pytest.approx(sum(math.exp(h["logprob"]) for h in listed), abs=1e-9)
+            assert "add up" not in found.reason
+            kinds.add(found.reason if found.certificate == "none" else found.certificate)
+    assert {"budget", "optimal"} <= kinds
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("normalize, lenpen", [(False, 1.0), (True, 1.0), (True, -1.0), (True, 0.5)])
 @pytest.mark.parametrize("budget", [9, 5000])
@@ -123,6 +152,11 @@ def test_enumeration_after_a_forced_prefix():
     )
     assert texts_of(hypotheses) == ["aa.", "a."]
     assert certificate(hypotheses).certificate == "complete" and certificate(hypotheses).mass == pytest.approx(1.0)
+
+
+def test_enumeration_of_next_to_nothing_lists_the_best():
+    (found,) = decode([GARDEN_PATH], normalize_scores=False, enumerate_mass=1e-13)
+    assert texts_of(found) == ["b."]
 
 
 def test_sentences_without_any_output():

@@ -342,7 +342,7 @@ def test_candidates_are_the_support():
     [
         ({"beam": 0}, "--beam must be at least 1, got 0"),
         ({"nbest": 0}, "--nbest"),
-        ({"temperature": 0.0}, "--temperature must be above 0, got 0.0"),
+        ({"temperature": 0.0}, "--temperature must be above 0 and finite, got 0.0"),
         ({"len_penalty": math.nan}, "--lenpen"),
         ({"min_len": 9}, "--min-len 9 is above the longest output"),
         ({"sampling_topk": 3}, "--sampling-topk 3 needs --sampling"),
@@ -474,3 +474,26 @@ def test_bound_is_never_below_a_continuation_and_never_rises(lenpen):
         for t, bound in enumerate(bounds, start=1):
             for length in range(max(t + 1, 3), max_len + 2):
                 assert objective.score(increments[:length].sum().item(), length) <= bound + 1e-12
+
+
+@pytest.mark.parametrize("name, option", [
+    ("unk_penalty", "--unkpen"), ("lm_weight", "--lm-weight"), ("max_len_a", "--max-len-a"),
+    ("sampling_topp", "--sampling-topp"), ("len_penalty", "--lenpen"), ("temperature", "--temperature"),
+])  # fmt: skip
+def test_numbers_that_are_none_are_refused_by_name(name, option):
+    with pytest.raises(ValueError, match=f"{option} must be .*got nan"):
+        decode([TWO_STRINGS], **{name: math.nan})
+
+
+def test_a_penalty_beyond_every_range_still_closes_the_ledger():
+    (hypotheses,) = decode([TWO_STRINGS], unk_penalty=math.inf, exact_search=True)
+    assert "add up" not in certificate(hypotheses).reason and certificate(hypotheses).certificate != "none"
+
+
+def test_a_prefix_that_does_not_fit_is_no_ground_for_a_claim():
+    prefix = torch.tensor([[FIRST] * 5])
+    dictionary = letters(3)
+    models = [script_model(dictionary, [Automaton.of_strings(ENDLESS, len(dictionary))])]
+    generator = SparseGenerator(models, dictionary, max_len_b=3, min_len=0)
+    (hypotheses,) = generator.generate(models, script_sample([0]), prefix_tokens=prefix)
+    assert (certificate(hypotheses).certificate, certificate(hypotheses).reason) == ("none", "length limit")

@@ -1,5 +1,6 @@
 """fairseq-hydra-train with our settings file, and models from Python."""
 
+import math
 import os
 import subprocess
 import sys
@@ -74,6 +75,18 @@ def test_stock_architecture_under_the_stock_task_loads_under_ours_case_74(corpus
     assert model.task.has_sparse_generator and model.models[0].decoder.output_alpha == 2.0
     hypotheses = model.generate(model.encode("a b"), beam=2)
     assert hypotheses[0]["certificate"].certificate in ("complete", "optimal", "none")
+
+
+def test_exact_search_and_enumeration_by_name(trained):
+    model = fairseq_entmax.load(trained, max_len_b=8)
+    source = model.encode("a b c")
+    assert model.generate(source, beam=1, exact_search=True)[0]["certificate"].reason != "beam"
+    assert not model.task.cfg.exact_search  # for that call only
+    listed = model.generate(source, enumerate_mass=0.9, unnormalized=True)
+    assert sum(math.exp(h["logprob"]) for h in listed) >= 0.9 or listed[0]["certificate"].reason == "budget"
+    assert fairseq_entmax.load(trained, exact_search=True).task.cfg.exact_search
+    with pytest.raises(ValueError, match="generate: no option of generation is called beem"):
+        model.generate(source, beem=3)
 
 
 def test_load_refuses_what_is_no_option(trained):

@@ -65,6 +65,17 @@ def test_suggest_gives_the_support(loaded):
         fairseq_entmax.suggest(models, source, " ".join([*prefix, letter, "b"]))
 
 
+def test_models_come_in_any_wrapping_and_nothing_follows_the_end(corpus, trained):
+    model = fairseq_entmax.load(trained, data=corpus)
+    expected = fairseq_entmax.suggest(list(model.models), "a b")
+    assert fairseq_entmax.suggest(model, "a b") == fairseq_entmax.suggest(model.models, "a b") == expected
+    with pytest.raises(ValueError, match="wanted at least one, got none"):
+        fairseq_entmax.suggest([], "a b")
+    text = model.translate("a b")
+    with pytest.raises(ValueError, match="nothing follows the end"):
+        fairseq_entmax.suggest(model, "a b", f"{text} </s>")
+
+
 def test_enumeration_of_a_trained_model_agrees_with_suggest(loaded):
     """The probability of an output is the product of the suggested ones."""
     models, task = loaded

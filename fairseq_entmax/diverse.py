@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from .beam import BeamSearch
+from .search import MOST_PENALTY
 from .search_state import Extension, Rows, SearchOptions, Sentence, TokenError, output_tokens
-
-MOST = 600.0  # nats taken off a token; exp(-MOST) is still above zero, and a penalty must not make a token impossible
 
 
 class DiverseBeamSearch(BeamSearch):
@@ -74,7 +73,7 @@ class DiverseBeamSearch(BeamSearch):
         parts = []
         for g in range(self.groups):
             mine = group.eq(g).unsqueeze(1)
-            penalty = (taken * self.strength).clamp(max=MOST).index_select(0, sentence)
+            penalty = (taken * self.strength).clamp(max=MOST_PENALTY).index_select(0, sentence)
             own = scores * mine * (-penalty).exp()
             ends = log_score + own[:, eos].log()
             part = super().choose(probs * mine, own, token_error)
@@ -126,8 +125,5 @@ def join(groups: List[Sentence], share: int, prefix_logprob: float) -> Sentence:
     joined.strings = len(found)
     beyond = list(found.values())[len(first.finished) :]
     mass = sum(math.exp(item.logprob - prefix_logprob) for item in beyond)
-    ledger, dropped = joined.ledger, min(mass, first.ledger.dropped)
-    ledger.finished += mass
-    ledger.dropped -= dropped
-    ledger.bounded -= mass - dropped
+    joined.ledger.move_to_finished(mass)
     return joined

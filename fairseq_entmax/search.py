@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 MIN_LENGTH, SOURCE_LENGTH = "min length", "source length"
 FORBIDDEN, NGRAMS = "forbidden symbols", "n-gram blocking"
 PREFIX_FUNCTION, LANGUAGE_MODEL, CONSTRAINTS = "allowed tokens", "language model", "constraints"
-MOST_PENALTY = 600.0  # exp of more would be 0, and the word impossible
+MOST_PENALTY = 600.0  # nats; exp of more would be 0, and a penalty must not make a token impossible
 NOT_A_NUMBER, ZERO_PREFIX = "NaN", "prefix has zero probability"
 
 

@@ -486,14 +486,21 @@ def test_numbers_that_are_none_are_refused_by_name(name, option):
 
 
 def test_a_penalty_beyond_every_range_still_closes_the_ledger():
-    (hypotheses,) = decode([TWO_STRINGS], unk_penalty=math.inf, exact_search=True)
+    dictionary = letters(3)
+    automaton = Automaton.of_strings({"": {"a": 0.7}, "*": {".": 1.0}}, len(dictionary))
+    automaton.probs[0, dictionary.unk()] = 0.3
+    models = [script_model(dictionary, [automaton])]
+    generator = SparseGenerator(models, dictionary, min_len=0, nbest=2, unk_penalty=math.inf)
+    (hypotheses,) = generator.generate(models, script_sample([0]))
+    assert texts(hypotheses)[0] == "a." and dictionary.unk() in hypotheses[1]["tokens"].tolist()
     assert "add up" not in certificate(hypotheses).reason and certificate(hypotheses).certificate != "none"
 
 
 def test_a_prefix_that_does_not_fit_is_no_ground_for_a_claim():
     prefix = torch.tensor([[FIRST] * 5])
     dictionary = letters(3)
-    models = [script_model(dictionary, [Automaton.of_strings(ENDLESS, len(dictionary))])]
+    models = [script_model(dictionary, [Automaton.of_strings(HALVES, len(dictionary))])]
     generator = SparseGenerator(models, dictionary, max_len_b=3, min_len=0)
     (hypotheses,) = generator.generate(models, script_sample([0]), prefix_tokens=prefix)
+    assert texts(hypotheses) == ["aaa."]
     assert (certificate(hypotheses).certificate, certificate(hypotheses).reason) == ("none", "length limit")

@@ -7,10 +7,8 @@ from typing import List, NamedTuple, Tuple
 import torch
 from torch import Tensor
 
-from .search import Search
+from .search import SAMPLING, Search
 from .search_state import Extension, TokenError
-
-SAMPLING = "sampling"
 
 
 class Candidates(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Dict
 
 # Powers of a length beyond this leave the range of float64.
 MOST_LENPEN = 30
+DIVERSE_STRENGTH = 0.5  # fairseq's default
 
 
 def check_numbers(numbers: Dict[str, float]) -> None:
@@ -12,6 +13,15 @@ def check_numbers(numbers: Dict[str, float]) -> None:
     for name, value in numbers.items():
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"{name} must be a number, got {value}")
+
+
+def check_diversity_rate(rate: float) -> float:
+    """The rate, 0 when it is off (-1, fairseq's default)."""
+    if rate == -1:
+        return 0.0
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"--diversity-rate must be finite and at least 0 (or -1: off), got {rate:g}")
+    return rate
 
 
 def check_options(beam, nbest, min_len, temperature, lenpen, sampling, topk, topp) -> None:
@@ -52,6 +62,8 @@ def check_groups(groups: int, strength: float, beam: int, others: Dict[str, bool
         others: options that do not go with it, with whether they are given.
     """
     if groups <= 0:
+        if strength != DIVERSE_STRENGTH:
+            raise ValueError(f"--diverse-beam-strength {strength:g} needs --diverse-beam-groups")
         return
     if beam % groups != 0:
         raise ValueError(f"--beam must be divisible by --diverse-beam-groups {groups}, got --beam {beam}")

@@ -11,16 +11,23 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
-from .beam import SAMPLING, BeamSearch, SamplingSearch
+from .beam import BeamSearch, SamplingSearch
 from .certificate import BEAM, BUDGET, NONE, Certificate, Objective, certify
 from .constraints import KINDS, read_constraints
 from .diverse import DiverseBeamSearch
 from .ensemble import Ensemble, align
 from .exact_search import enumerate_mass, prove, select_sentences
-from .generation_checks import check_exact, check_groups, check_numbers, check_options
+from .generation_checks import (
+    DIVERSE_STRENGTH,
+    check_diversity_rate,
+    check_exact,
+    check_groups,
+    check_numbers,
+    check_options,
+)
 from .hypotheses import Hypothesis, complete_prefix, read_hypotheses
 from .output import is_sparse, made_up_symbols, output_alpha
-from .search import ZERO_PREFIX, Search
+from .search import SAMPLING, ZERO_PREFIX, Search
 from .search_state import SearchOptions, Sentence
 from .stock import StockGenerator
 
@@ -60,7 +67,7 @@ class SparseGenerator:
         symbols_to_strip_from_output: left out when outputs are printed.
         lm_model, lm_weight: language model fused into the scores.
         match_source_len: outputs have as many tokens as their sources, ends of sentence not counted.
-        diversity_rate: log score taken off for each place of a token among the continuations of its prefix.
+        diversity_rate: log score taken off for each place of a token among the continuations of its prefix (-1: off).
         diverse_beam_groups, diverse_beam_strength: split the beam into groups that avoid each other's tokens, for each
             of which this log score is taken off (off when not positive).
         constraints: None, "ordered" or "unordered": `generate` gets phrases that outputs must contain.
@@ -96,7 +103,7 @@ class SparseGenerator:
         match_source_len: bool = False,
         diversity_rate: float = 0.0,
         diverse_beam_groups: int = -1,
-        diverse_beam_strength: float = 0.5,
+        diverse_beam_strength: float = DIVERSE_STRENGTH,
         constraints: Optional[str] = None,
         nbest: int = 1,
         bounding: bool = True,
@@ -123,8 +130,9 @@ class SparseGenerator:
         check_options(beam_size, nbest, min_len, temperature, len_penalty, sampling, sampling_topk, sampling_topp)
         check_exact(exact_search, exact_budget, enumerate_mass, sampling, normalize_scores and len_penalty != 0)
         self.exact_search, self.exact_budget, self.enumerate_mass = exact_search, exact_budget, enumerate_mass
-        if not diversity_rate >= 0:
-            raise ValueError(f"--diversity-rate must be at least 0, got {diversity_rate:g}")
+        diversity_rate = check_diversity_rate(diversity_rate)
+        if print_alignment not in (None, "hard", "soft"):
+            raise ValueError(f"--print-alignment must be hard or soft, got {print_alignment}")
         if constraints is not None and constraints not in KINDS:
             raise ValueError(f"--constraints must be one of {', '.join(KINDS)}, got {constraints}")
         if constraints is not None and sampling:

@@ -18,7 +18,7 @@ MIN_LENGTH, SOURCE_LENGTH = "min length", "source length"
 FORBIDDEN, NGRAMS = "forbidden symbols", "n-gram blocking"
 PREFIX_FUNCTION, LANGUAGE_MODEL, CONSTRAINTS = "allowed tokens", "language model", "constraints"
 MOST_PENALTY = 600.0  # nats; exp of more would be 0, and a penalty must not make a token impossible
-NOT_A_NUMBER, ZERO_PREFIX = "NaN", "prefix has zero probability"
+NOT_A_NUMBER, ZERO_PREFIX, SAMPLING = "NaN", "prefix has zero probability", "sampling"
 
 
 class Search:
@@ -204,7 +204,8 @@ class Search:
         known = forced & p.gt(0)
         self.prefix_logprob[sentence[known]] += p[known].log()
         for s in set(sentence[forced & p.eq(0)].tolist()):
-            self.sentences[s].void = self.sentences[s].void or ZERO_PREFIX
+            if self.sentences[s].void in (None, SAMPLING):
+                self.sentences[s].void = ZERO_PREFIX
         return ~forced
 
     def _mass(self) -> Tensor:

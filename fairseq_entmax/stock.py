@@ -5,14 +5,27 @@ everything the beam dropped, and that passes through the search object, which is
 """
 
 import math
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
+from fairseq.modules import MultiheadAttention
 from fairseq.search import BeamSearch
 from torch import Tensor, nn
 
 from .certificate import LENGTH_LIMIT, Ledger, Objective, certify
-from .ensemble import align, source_columns
+from .ensemble import Ensemble, align, source_columns
+
+# What a certificate says of fairseq's other searches, which are not watched.
+UNWATCHED = {
+    "Sampling": "sampling",
+    "DiverseBeamSearch": "not watched (--diverse-beam-groups)",
+    "DiverseSiblingsSearch": "not watched (--diversity-rate)",
+    "LengthConstrainedBeamSearch": "not watched (--match-source-len)",
+    "LexicallyConstrainedBeamSearch": "not watched (--constraints)",
+    "PrefixConstrainedBeamSearch": "not watched (allowed tokens)",
+}
+# Searches whose scores are the models' own log probabilities.
+TRUE_SCORES = ("BeamSearch", "Sampling", "LexicallyConstrainedBeamSearch", "PrefixConstrainedBeamSearch")
 
 
 class ObservedBeamSearch(BeamSearch):
@@ -82,7 +95,11 @@ class StockGenerator:
 
     def __init__(self, models: Sequence[nn.Module], generator, print_alignment: Optional[str] = None):
         self.models, self.generator, self.print_alignment = list(models), generator, print_alignment
+        searches = type(generator.search).__name__
         self.observed = type(generator.search) is BeamSearch
+        self.unwatched = None if self.observed else UNWATCHED.get(searches, f"not watched ({searches})")
+        fused = generator.lm_model is not None and generator.lm_weight != 0
+        self.modified = fused or generator.unk_penalty != 0 or searches not in TRUE_SCORES
         if self.observed:
             generator.search = ObservedBeamSearch(generator.tgt_dict, generator.eos)
         self.objective = Objective(generator.normalize_scores, generator.len_penalty, generator.min_len)
@@ -103,6 +120,9 @@ class StockGenerator:
         results = generator.generate(models, sample, **kwargs)
         columns = source_columns(self.models[0], src_tokens, generator.pad)
         ids = sample["id"].tolist() if isinstance(sample.get("id"), Tensor) else list(range(len(results)))
+        flat = [(i, hypothesis) for i, hypotheses in enumerate(results) for hypothesis in hypotheses]
+        for (_, hypothesis), logprob in zip(flat, self._logprobs(flat, sample["net_input"], kwargs.get("bos_token"))):
+            hypothesis["logprob"] = logprob
         for i, hypotheses in enumerate(results):
             source = src_tokens[i][src_tokens[i].ne(generator.pad)]
             certificate = self._certificate(ids[i], hypotheses)
@@ -110,6 +130,28 @@ class StockGenerator:
                 self._complete(hypothesis, source, columns[i])
                 hypothesis["certificate"] = certificate
         return results
+
+    def _logprobs(self, flat: List[Tuple[int, Dict[str, Any]]], net_input, bos_token: Optional[int]) -> List[float]:
+        """True log probability of each (place in the batch, hypothesis); computed anew where scores are modified."""
+        if not (self.modified and flat):
+            return [hypothesis["positional_scores"].double().sum().item() for _, hypothesis in flat]
+        generator, device = self.generator, net_input["src_tokens"].device
+        decoders = [module for model in self.models for module in model.decoder.modules()]
+        shortcuts = [
+            (m, m.beam_size) for m in decoders if isinstance(m, MultiheadAttention) and hasattr(m, "beam_size")
+        ]
+        state = Ensemble(self.models, generator.pad).eval().start(net_input)
+        state.reorder(torch.tensor([i for i, _ in flat], device=device))
+        tokens = nn.utils.rnn.pad_sequence([h["tokens"] for _, h in flat], True, generator.pad)
+        first = tokens.new_full((len(flat), 1), generator.eos if bos_token is None else bos_token)
+        previous, total = torch.cat([first, tokens], dim=1), torch.zeros(len(flat), dtype=torch.float64, device=device)
+        for step in range(tokens.size(1)):
+            token = tokens[:, step : step + 1]
+            logprob = state.step(previous[:, : step + 1], generator.temperature).probs.gather(1, token).log()
+            total += torch.where(token.eq(generator.pad), torch.zeros_like(logprob), logprob).squeeze(1)
+        for module, beam_size in shortcuts:  # fairseq sets them once, when its generator is made
+            module.set_beam_size(beam_size)
+        return total.tolist()
 
     def _complete(self, hypothesis: Dict[str, Any], source: Tensor, columns: Tensor) -> None:
         length = len(hypothesis["tokens"])
@@ -126,16 +168,13 @@ class StockGenerator:
                     self.generator.pad,
                     self.generator.eos,
                 )
-        hypothesis["logprob"] = hypothesis["positional_scores"].double().sum().item()
         hypothesis["support"] = [self.generator.vocab_size] * length
         hypothesis["truncated"] = False
         hypothesis["steps"] = length
 
     def _certificate(self, sentence: int, hypotheses: List[Dict[str, Any]]):
-        generator, void, notes = self.generator, None, []
-        distinct = {tuple(h["tokens"].tolist()): h["positional_scores"].double().sum().item() for h in hypotheses}
-        if not self.observed:
-            void = type(generator.search).__name__.replace("Sampling", "sampling")
+        generator, void, notes = self.generator, self.unwatched, []
+        distinct = {tuple(h["tokens"].tolist()): h["logprob"] for h in hypotheses}
         lm_weight = generator.lm_weight if generator.lm_model is not None else 0.0
         for name, value in (("--unkpen", generator.unk_penalty), ("--lm-weight", lm_weight)):
             if value < 0:

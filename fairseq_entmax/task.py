@@ -430,7 +430,7 @@ def generation_options(args: Namespace) -> Dict[str, Any]:
         "temperature": getattr(args, "temperature", 1.0),
         "no_repeat_ngram_size": getattr(args, "no_repeat_ngram_size", 0),
         "match_source_len": getattr(args, "match_source_len", False),
-        "diversity_rate": max(getattr(args, "diversity_rate", -1.0), 0.0),  # -1 means off
+        "diversity_rate": getattr(args, "diversity_rate", -1.0),
         "diverse_beam_groups": getattr(args, "diverse_beam_groups", -1),
         "diverse_beam_strength": getattr(args, "diverse_beam_strength", 0.5),
         "constraints": getattr(args, "constraints", None),

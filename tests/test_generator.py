@@ -177,6 +177,21 @@ def test_prefix__case_28():
     assert texts(impossible) == ["c."] and impossible[0]["score"] == -math.inf
     assert certificate(impossible).reason == "prefix has zero probability"
     assert texts(free) == ["a.", "b."]
+    (impossible,) = decode([TWO_STRINGS], beam=2, prefix=prefix[1:2], sampling=True)
+    assert certificate(impossible).reason == "prefix has zero probability"
+
+
+@pytest.mark.parametrize("lenpen", [-30.0, 30.0])
+def test_the_steepest_length_penalties_are_still_right(lenpen):
+    automata = [Automaton.of_strings(TWO_STRINGS, len(letters(3))), Automaton.of_strings(HALVES, len(letters(3)))]
+    claims = 0
+    for automaton, hypotheses in zip(automata, decode(automata, beam=3, len_penalty=lenpen, max_len_b=3, min_len=0)):
+        strings, scores = brute_force(automaton, 3, 0, True, lenpen)
+        best = max(scores, key=scores.get)
+        if certificate(hypotheses).certificate != "none":
+            claims += 1
+            assert hypotheses[0]["score"].item() == pytest.approx(scores[best], rel=1e-4)
+    assert claims > 0
 
 
 def test_prefix_that_ends__case_28():
@@ -343,7 +358,12 @@ def test_candidates_are_the_support():
         ({"beam": 0}, "--beam must be at least 1, got 0"),
         ({"nbest": 0}, "--nbest"),
         ({"temperature": 0.0}, "--temperature must be above 0 and finite, got 0.0"),
+        ({"temperature": math.inf}, "--temperature must be above 0 and finite, got inf"),
         ({"len_penalty": math.nan}, "--lenpen"),
+        ({"len_penalty": 31.0}, "--lenpen must be within 30 of 0, got 31"),
+        ({"len_penalty": -31.0}, "--lenpen must be within 30 of 0, got -31"),
+        ({"diverse_beam_strength": 0.9}, "--diverse-beam-strength 0.9 needs --diverse-beam-groups"),
+        ({"print_alignment": "bogus"}, "--print-alignment must be hard or soft, got bogus"),
         ({"min_len": 9}, "--min-len 9 is above the longest output"),
         ({"sampling_topk": 3}, "--sampling-topk 3 needs --sampling"),
         ({"sampling": True, "sampling_topp": 1.5}, "--sampling-topp must be at most 1, got 1.5"),

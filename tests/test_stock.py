@@ -3,6 +3,7 @@
 import copy
 import math
 from argparse import Namespace
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fairseq.models.lstm import base_architecture as lstm_base
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_base
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
 from helpers import EOS, FIRST, letters
 from toy import sources
 from toy import task as toy_task
@@ -218,3 +220,85 @@ def test_mixed_ensemble_of_architectures_and_alphas__cases_18_74():
             total = total + model.get_normalized_probs((out[0], None), log_probs=False)[0]
         expected = (total / 2).gather(1, tokens.unsqueeze(1)).squeeze(1).log()
         assert torch.allclose(hypotheses[0]["positional_scores"], expected, atol=1e-4)
+
+
+def teacher_forced(models, sample, i, tokens, temperature=1.0):
+    """True log probability of an output, from one pass over it without padding; probabilities are averaged."""
+    previous, total = torch.cat([torch.tensor([EOS]), tokens[:-1]]).unsqueeze(0), 0
+    for model in models:
+        out = model.decoder(previous, encoder_out=model.encoder.forward_torchscript(alone(sample, i)))
+        total = total + model.get_normalized_probs((out[0] / temperature, None), log_probs=False)[0].double()
+    return (total / len(models)).gather(1, tokens.unsqueeze(1)).log().sum().item()
+
+
+class LanguageModel(torch.nn.Module):
+    """Prefers late letters, whatever went before."""
+
+    def __init__(self, vocab):
+        super().__init__()
+        self.vocab = vocab
+
+    def forward(self, tokens, **kwargs):
+        return (torch.arange(self.vocab).float().expand(*tokens.shape, -1), None)
+
+    def get_normalized_probs(self, net_output, log_probs, sample):
+        return net_output[0].log_softmax(dim=-1)
+
+
+MODIFIED = {
+    "none": ({}, None),
+    "diverse groups": ({"diverse_beam_groups": 2}, "not watched (--diverse-beam-groups)"),
+    "diversity rate": ({"diversity_rate": 0.7}, "not watched (--diversity-rate)"),
+    "source length": ({"match_source_len": True}, "not watched (--match-source-len)"),
+    "unknown words": ({"unkpen": -2.0}, "modified scores (--unkpen -2)"),
+    "language model": ({}, "modified scores (--lm-weight -0.5)"),
+    "sampling": ({"sampling": True, "sampling_topk": 4}, "sampling"),
+    "sampling from the head": ({"sampling": True, "sampling_topp": 0.8}, "sampling"),
+}
+
+
+@pytest.mark.parametrize("kinds", [["lstm"], ["transformer"], ["lstm", "transformer"]], ids="-".join)
+@pytest.mark.parametrize("name", MODIFIED)
+def test_logprob_of_dense_models_is_true_where_scores_are_not(name, kinds):
+    dictionary = letters(6)
+    options, reason = MODIFIED[name]
+    models = [build(kind, dictionary, scale=30.0 if kind == "lstm" else 3.0) for kind in kinds]
+    task = toy_task(dictionary, dictionary)
+    args = Namespace(beam=4, max_len_b=6, temperature=1.5, **options)
+    lm = {"lm_model": LanguageModel(len(dictionary)), "lm_weight": -0.5} if name == "language model" else {}
+    build_stock = partial(FairseqTask.build_generator, task, models, args, extra_gen_cls_kwargs=lm)
+    generator = EntmaxGenerator(models, None, build_stock)
+    sample = batch([7, 5, 3, 2], len(dictionary))
+    # Twice: nothing is left behind that the next batch would see (ve-fairseq's groups do not last that long).
+    for _ in range(1 if name == "diverse groups" else 2):
+        differ = 0
+        torch.manual_seed(1)
+        expected = build_stock().generate(models, copy.deepcopy(sample))
+        torch.manual_seed(1)
+        for i, (want, hypotheses) in enumerate(zip(expected, generator.generate(models, sample))):
+            assert [h["tokens"].tolist() for h in hypotheses] == [h["tokens"].tolist() for h in want]
+            assert [h["score"].item() for h in hypotheses] == [h["score"].item() for h in want]
+            certificate, outputs = hypotheses[0]["certificate"], {}
+            for h in hypotheses:
+                true = teacher_forced(models, sample, i, h["tokens"], temperature=1.5)
+                assert h["logprob"] == pytest.approx(true, abs=1e-4)
+                outputs[tuple(h["tokens"].tolist())] = true
+                differ += abs(h["positional_scores"].double().sum().item() - true) > 1e-3
+            assert certificate.mass == pytest.approx(sum(math.exp(x) for x in outputs.values()), abs=1e-4)
+            assert reason is None or (certificate.certificate, certificate.reason) == ("none", reason)
+        assert (differ > 0) == (name != "none" and "sampling" not in name)
+
+
+def test_attention_keeps_fairseqs_shortcut_for_a_fixed_beam():
+    """Scores computed anew must not change how fairseq decodes the next batch."""
+    dictionary = letters(6)
+    model = build("transformer", dictionary, scale=3.0)
+    args = Namespace(beam=4, max_len_b=6, unkpen=1.0)
+    attention = [layer.encoder_attn for layer in model.decoder.layers]
+    if not hasattr(attention[0], "set_beam_size"):
+        pytest.skip("this fairseq has no such shortcut")
+    generator = StockGenerator([model], FairseqTask.build_generator(toy_task(dictionary, dictionary), [model], args))
+    for module in attention:
+        module.set_beam_size(4)  # as fairseq's decoders do it
+    generator.generate([model], batch([3, 2], len(dictionary)))
+    assert [module.beam_size for module in attention] == [4, 4]

@@ -70,7 +70,9 @@ def translation(found: List[Result]) -> str:
             figures = [f"{scores['bleu']:.2f}", time, f"{accuracy:.2f}", f"{spread['attended']:.2f}"]
             return [*figures, f"{spread['segments']:.2f}", f"{100 * spread['equal_neighbours']:.1f}"]
 
-        blocks.append(block(f"#### {group[0]['settings']['pair']}", group, header, row))
+        about = group[0]["settings"]
+        size = f", {about['size']} model" if about.get("size") else ""
+        blocks.append(block(f"#### {about['pair']}{size}", group, header, row))
     return "\n\n".join([TRANSLATION, *blocks]) if blocks else ""
 
 

@@ -33,7 +33,7 @@ EOF
 }
 
 data=${DATA:-} base=${OUT:-} pair='' alpha='' attention_alpha='' output_alpha='' epochs='' seed=1
-force='' unchecked='' quick='' sweeping='' speed=''
+force='' unchecked='' size='' sweeping='' speed=''
 
 parse_options() {
   while (($#)); do
@@ -49,12 +49,12 @@ parse_options() {
       --speed) speed=1 && shift ;;
       --force) force=--force && shift ;;
       --unchecked) unchecked=--unchecked && shift ;;
-      --quick) quick=-quick && shift ;;
+      --quick) size=-quick && shift ;;
       -h | --help) usage && exit ;;
       *) fail "unknown option $1 (see --help)" ;;
     esac
   done
-  pair=${pair:-${pairs[0]}} base=${base:-$root/runs/$recipe$quick}
+  pair=${pair:-${pairs[0]}} base=${base:-$root/runs/$recipe$size}
   [[ " ${pairs[*]} " == *" $pair "* ]] || fail "--pair: wanted one of ${pairs[*]}, got $pair"
   local value
   for value in "$alpha" "$attention_alpha" "$output_alpha"; do
@@ -62,7 +62,7 @@ parse_options() {
   done
   [[ $seed =~ ^[0-9]+$ ]] || fail "--seed: wanted a whole number, got $seed"
   [[ -z $epochs || $epochs =~ ^[1-9][0-9]*$ ]] || fail "--epochs: wanted a number of 1 or more, got $epochs"
-  [[ -z $quick ]] || shrink
+  [[ -z $size ]] || shrink
 }
 
 shrink() {
@@ -149,11 +149,11 @@ seconds_of_run() {
 record() {
   local name=$1 command="bash user_dir_examples/$recipe.sh --data DATA --out OUT --pair $pair"
   if [[ -n $sweeping ]]; then command+=" --sweep"; else command+=" --attention-alpha $2 --output-alpha $3"; fi
-  command+=" --seed $seed${epochs:+ --epochs $epochs}${quick:+ --quick}"
+  command+=" --seed $seed${epochs:+ --epochs $epochs}${size:+ -$size}"
   python "$here/results.py" "$base/results/$recipe/$name.json" --recipe "$recipe" --name "$name" $force \
     --scores "$out/scores.json" --seed "$seed" --seconds "$(seconds_of_run)" --command "$command" \
     --setting pair="$pair" --setting attention_alpha="$2" --setting output_alpha="$3" \
-    --setting size="${quick:+quick}" --setting sweep="${sweeping:-0}" --setting segmentation="${segmentation[*]}" \
+    --setting size="${size#-}" --setting sweep="${sweeping:-0}" --setting segmentation="${segmentation[*]}" \
     --setting model="${model[*]}" --setting training="${training[*]} ${extra[*]}" --setting decoding="${decoding[*]}"
 }
 
@@ -201,7 +201,7 @@ compare_speed() {
     fail "timing failed"
   python "$here/results.py" "$base/results/$recipe/$name.json" --recipe "$recipe" --name "$name" $force \
     --scores "$base/$pair/speed.json" --seed "$seed" --seconds $((SECONDS - begun)) \
-    --setting pair="$pair" --setting speed=1 --setting size="${quick:+quick}" --setting model="${model[*]}" \
+    --setting pair="$pair" --setting speed=1 --setting size="${size#-}" --setting model="${model[*]}" \
     --command "bash user_dir_examples/$recipe.sh --data DATA --out OUT --pair $pair --speed"
 }
 

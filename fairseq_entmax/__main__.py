@@ -77,10 +77,11 @@ def _one_line(command: str, error: Exception) -> SystemExit:
 
 def _ids(text: str) -> List[int]:
     """Ids with commas between them."""
-    return [int(item) for item in text.split(",") if item]
+    try:
+        return [int(item) for item in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wanted ids such as 3 17 or 3,17, got {text!r}") from None
 
-
-_ids.__name__ = "ids"  # argparse names it in its message
 
 COMMANDS = {"user-dir": user_dir, "doctor": doctor, "suggest": suggest, "report": report, "mappings": mappings}
 

@@ -18,7 +18,7 @@ from fairseq_entmax.report.details import make_detail
 from fairseq_entmax.report.figures import Figures, class_name, class_of, histogram, make_row
 from fairseq_entmax.report.reading import read_lines, source_symbols
 from fairseq_entmax.report.tree import build_tree, outputs_of
-from fairseq_entmax.report.words import explain, percent, visible
+from fairseq_entmax.report.words import explain, percent, short, visible
 
 PACKAGE = Path(fairseq_entmax.__file__).resolve().parent
 
@@ -80,6 +80,13 @@ def test_records_are_streamed(tmp_path):
     assert next(read_lines(str(path))).record["id"] == 5
 
 
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text(json.dumps(drawing(5)) + "\n", encoding="utf-8-sig")
+    assert next(read_lines(str(path))).record["id"] == 5
+    build_report(str(path), str(tmp_path / "out"))
+
+
 @pytest.mark.parametrize(
     "change, symbols",
     [
@@ -130,17 +137,44 @@ def test_outputs_of_probability_zero_are_in_no_tree():
         ({}, "Everything the model can say was enumerated: 1 output"),
         (
             {"certificate": "optimal", "mass": 0.4, "reason": "subject to min length"},
-            "Condition: subject to min length.",
+            "Condition: outputs shorter than --min-len were left out.",
         ),
         ({"certificate": "none", "mass": 0.4, "reason": "beam", "safe_length": 9}, "at most 9 symbols can beat it"),
         ({"certificate": "none", "mass": 0.4, "reason": "sampling"}, "outputs were sampled"),
         ({"certificate": "none", "mass": 0.4, "reason": "something new"}, "Not proved: something new."),
+        (
+            {"certificate": "optimal", "reason": "for scores modified by --unkpen 1; subject to length limit"},
+            "Condition: for scores modified by --unkpen 1; outputs beyond the length limit were left out.",
+        ),
         ({"objective": "normalized"}, "divided by length"),
         ({"mass": 0.4}, "The output found covers 40.0 % of the probability."),
     ],
 )
 def test_certificates_in_words(fields, says):
     assert says in explain(record(0, **fields))
+
+
+@pytest.mark.parametrize(
+    "reason, says",
+    [
+        ("length limit", "No output was found: nothing ends within the length limit"),
+        ("source length", "No output was found: nothing ends at the length of the source"),
+        ("constraints", "No output was found: none with the phrases"),
+        ("something new", "No output was found: something new."),
+        ("NaN", "No output was found: the model gave NaN"),
+    ],
+)
+def test_a_sentence_without_an_output_is_not_said_to_have_one(reason, says):
+    nothing = record(0, hypotheses=[hypothesis("x", 0.0)], certificate="none", mass=0.0, reason=reason, strings=0)
+    words = explain(nothing)
+    assert words.startswith(says) and "found cover" not in words
+
+
+def test_numbers_keep_their_distance_from_zero_and_one():
+    assert [short(p) for p in (0, 1e-7, 0.123456, 0.99997, 1 - 1e-8, 1)] == [0, 1e-7, 0.1235, 0.9999, 1, 1]
+    nearly = record(0, hypotheses=[hypothesis("x", 0.99997)], certificate="optimal", mass=0.99997)
+    assert make_row(nearly).probability == 0.9999
+    assert build_tree(outputs_of(nearly))[0].as_lists()[1] == 0.9999
 
 
 def test_shares_never_round_to_certainty():
@@ -193,7 +227,7 @@ def test_details_keep_small_numbers_and_sum_up_what_they_leave_out():
     shown = detail["hypotheses"][0]
     assert shown["attention"][0] == [[0, 1.0], [1, 0.0]]  # recorded, so not zero
     assert len(shown["candidates"][0]["top"]) == 12 and shown["candidates"][0]["rest"] == [18, 0.0002441]
-    assert detail["unlisted"] == 0.5
+    assert detail["unlisted"] == 0.5 and detail["found"] == 1
 
 
 # ---------------------------------------------------------------- the command
@@ -280,8 +314,14 @@ def test_the_same_file_gives_the_same_page(certificates, tmp_path, no_pictures):
         (["FILE", "--out", "OUT", "--compare", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (["FILE", "--out", "OUT", "--reference", "nowhere"], "--reference nowhere: no such file"),
         (["FILE", "--out", "FILE"], "wanted a folder, got a file"),
+        (["FILE", "--out", "FILE/in"], "--out FILE/in: Not a directory"),
+        (["FILE", "--out", ""], "--out: wanted a folder, got ''"),
         (["FILE", "--out", "OUT", "--sentences", "0", "9"], "--sentences: wanted ids of FILE (0 to 4), got 9"),
         (["FILE", "--out", "OUT", "--compare", "EMPTY"], "EMPTY: no record in this file"),
+        (["FOLDER", "--out", "OUT"], "FOLDER: wanted a file, got a folder"),
+        (["FILE", "--out", "OUT", "--reference", "FOLDER"], "--reference FOLDER: wanted a file, got a folder"),
+        (["FILE", "--out", "OUT", "--reference", "EMPTY"], "wanted a line for id 0, counted from 0, got 0 lines"),
+        (["SHORT", "--out", "OUT"], "line 1: wanted a JSON object (Expecting value at column 1), as --certificate"),
         (["FILE", "--out", "OUT", "--compare", "TWICE"], "line 2: id 8 occurs a second time"),
         (["FILE", "--out", "OUT", "--compare", "APART"], "no id in common with FILE"),
         (["FILE", "--out", "OUT", "--reference", "SHORT"], "wanted a line for id 1, counted from 0, got 1 lines"),
@@ -289,6 +329,7 @@ def test_the_same_file_gives_the_same_page(certificates, tmp_path, no_pictures):
 )
 def test_mistakes_are_one_line(options, says, certificates, tmp_path):
     files = {"FILE": certificates, "OUT": str(tmp_path / "out"), "SHORT": str(tmp_path / "short")}
+    files.update({"FOLDER": str(tmp_path), "FILE/in": certificates + "/in"})
     Path(files["SHORT"]).write_text("d r\n")
     for name, records in (("EMPTY", []), ("TWICE", [record(8), record(8)]), ("APART", [record(77)])):
         files[name] = write(tmp_path / name, records)
@@ -303,7 +344,7 @@ def test_mistakes_are_one_line(options, says, certificates, tmp_path):
 def test_ids_that_are_none_are_one_line(capsys):
     with pytest.raises(SystemExit):
         main(["report", "c.jsonl", "--out", "o", "--sentences", "x"])
-    assert "invalid ids value: 'x'" in capsys.readouterr().err
+    assert "argument --sentences: wanted ids such as 3 17 or 3,17, got 'x'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("absent", ["matplotlib", "jinja2"])
@@ -336,6 +377,13 @@ def test_the_report_imports_nothing_of_the_rest_of_the_package():
                 assert node.level < 2 and (node.module or "").split(".")[0] not in ("torch", "fairseq"), path
             if isinstance(node, ast.Import):
                 assert not {alias.name.split(".")[0] for alias in node.names} & {"torch", "fairseq"}, path
+
+
+def test_support_sizes_are_counted_in_whole_numbers():
+    from fairseq_entmax.report.images import _support
+
+    (axes,) = _support(hypothesis("x y z", 1.0, [1, 9, 14, 1])).axes
+    assert all(tick == int(tick) for tick in axes.get_yticks())
 
 
 def test_real_records_of_a_trained_model(corpus, trained, tmp_path):

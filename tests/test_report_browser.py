@@ -105,6 +105,7 @@ def test_it_opens_sorts_filters_and_pages(page, tmp_path):
     seen.right = texts("#count")[0];
     choose("#right", ""); $("#differs").click(); await settle();
     seen.differs = texts("#count")[0];
+    seen.whose = $("#sentences td div.run1").title;
     """
     seen, _ = visit(page, tmp_path, script=script)
     assert seen["opened"] == ["70 sentences", " ".join(map(str, range(25))), "page 1 of 3", "Sentence 2 optimal"]
@@ -115,6 +116,7 @@ def test_it_opens_sorts_filters_and_pages(page, tmp_path):
     assert seen["query"][0] == "11 of 70 sentences" and "q=WORD+4" in seen["query"][1]
     assert seen["id"] == "12"
     assert seen["right"] == "68 of 70 sentences"
+    assert seen["whose"] == "b.jsonl"
     assert seen["differs"] == "69 of 70 sentences"  # the last one is not in the other file
 
 
@@ -184,6 +186,41 @@ def test_right_to_left_scripts_and_marks(page, tmp_path):
     tiny = seen.pop("tiny")
     assert seen == {"dir": ["rtl", "rtl", "ltr"], "flipped": True, "mark": "\u25cc\u0650", "left": "1"}
     assert tiny.endswith(": below 1e-6")  # recorded as 0, so it is none
+
+
+@pytest.fixture(scope="module")
+def uncertain(tmp_path_factory):
+    """One sentence of whose four outputs the file has three; almost all probability is covered."""
+    folder = tmp_path_factory.mktemp("uncertain")
+    made = {**drawing(0), "source": "l e t t e r s " * 9, "certificate": "optimal", "mass": 0.99997, "strings": 4}
+    made["hypotheses"][0]["attention"][0] = [[0, 0.99996], [2, 0.00004]]
+    reference = folder / "reference"
+    reference.write_text("d r a w e d\n")
+    (path, *_) = build_report(write(folder / "c.jsonl", [made]), str(folder / "out"), None, str(reference), [0])
+    return path
+
+
+def test_what_is_nearly_one_is_not_shown_as_one(uncertain, tmp_path):
+    script = """
+    seen.covered = texts("#sentences td").find((text) => text.includes("0.999"));
+    seen.weights = texts("#detail .heat tbody tr:first-child td").slice(0, 3);
+    seen.title = texts("#detail h4")[0];
+    seen.bins = texts(".bars tr").filter((t) => t.includes("(of")).map((t) => t.replace(/\\s+/g, " ").trim());
+    """
+    seen, _ = visit(uncertain, tmp_path, script=script)
+    assert seen["covered"] == ">0.999" and seen["weights"] == [">0.999", "0", "4.0e-5"]
+    assert seen["title"] == "The 3 best of the 4 outputs found, with their probabilities"
+    assert len(seen["bins"]) == 10 and seen["bins"][0].endswith("\u2013 (of 0)")  # no accuracy where nothing is
+    assert seen["bins"][9].endswith("100.0 % (of 1)")
+
+
+def test_a_narrow_window_leaves_words_whole_and_scrolls_the_table_alone(uncertain, tmp_path):
+    script = """
+    seen.height = $("#sentences tbody tr").offsetHeight;
+    seen.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+    """
+    seen, _ = visit(uncertain, tmp_path, script=script, options=["--window-size=500,900"])
+    assert seen["height"] < 200 and not seen["wide"]
 
 
 def test_an_address_that_leads_nowhere_shows_the_list(page, tmp_path):

@@ -37,6 +37,8 @@ def build_report(
     from .images import draw_corpus, draw_sentence
     from .page import write_page
 
+    if not out:
+        raise ValueError("--out: wanted a folder, got ''")
     if os.path.exists(out) and not os.path.isdir(out):
         raise ValueError(f"--out {out}: wanted a folder, got a file")
     references = None if reference is None else read_references(reference)
@@ -53,7 +55,10 @@ def build_report(
     chosen = _choose(first, sentences)
 
     images = os.path.join(out, "images")
-    os.makedirs(images, exist_ok=True)
+    try:
+        os.makedirs(images, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {out}: {error.strerror}") from None
     page = os.path.join(out, "index.html")
     write_page(page, runs, agreement, chosen, references, named=sentences is not None)
     written = [page, *draw_corpus([run.figures for run in runs], images)]

@@ -5,18 +5,13 @@ from typing import Any, Dict, List, Optional
 
 from .reading import Record, source_symbols
 from .tree import MOST_OUTPUTS, build_tree, outputs_of
-from .words import explain
+from .words import explain, short
 
 MOST_CANDIDATES = 12  # of a step; the rest is summed up
 MOST_HYPOTHESES = 20  # whose attention and candidates are kept
 
 # Share of the probability that may be missing from the listed outputs without a word about it.
 _NEGLIGIBLE = 5e-4
-
-
-def short(value: float) -> float:
-    """Four significant digits; never rounds a positive number to zero."""
-    return float(f"{value:.4g}")
 
 
 def make_detail(record: Record, reference: Optional[str] = None) -> Dict[str, Any]:
@@ -26,6 +21,8 @@ def make_detail(record: Record, reference: Optional[str] = None) -> Dict[str, An
     detail = {
         "words": explain(record),
         "complete": record["certificate"] == "complete",
+        "found": record.get("strings", len(record["hypotheses"])),
+        "listed": min(len(outputs), MOST_OUTPUTS),
         "symbols": source_symbols(record),
         "hypotheses": [_hypothesis(h, i < MOST_HYPOTHESES) for i, h in enumerate(record["hypotheses"])],
         "tree": [node.as_lists() for node in build_tree(outputs)],

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .reading import Record
-from .words import KINDS
+from .words import KINDS, short
 
 # Lower ends of the classes of a size: small sizes one by one, then wider.
 _CLASSES = [0, 1, 2, 3, 4, 5, 6, 11, 21, 51, 101, 501, 1001, 10001]
@@ -66,7 +66,7 @@ def make_row(record: Record, references: Optional[List[str]] = None) -> Row:
         text=best["text"],
         certificate=record["certificate"],
         mass=round(record["mass"], 6),
-        probability=0.0 if best["logprob"] is None else float(f"{math.exp(best['logprob']):.4g}"),
+        probability=0.0 if best["logprob"] is None else short(math.exp(best["logprob"])),
         strings=record.get("strings", len(record["hypotheses"])),
         support=round(sum(support) / max(len(support), 1), 3),
         length=len(best["tokens"]),

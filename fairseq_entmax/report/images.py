@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .figures import MASS_BINS, Figures, histogram
 from .reading import Record, source_symbols
@@ -122,6 +123,7 @@ def _support(best: Dict[str, Any]) -> Figure:
     if any(len(s) > 4 for s in best["tokens"]):
         axes.tick_params(axis="x", rotation=90)
     axes.set(ylabel="support size")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -168,7 +170,8 @@ def _tree(roots: List[Node], unlisted: float) -> Figure:
 
 
 def _node_text(node: Node) -> str:
-    return f"{node.label}  {node.probability:.3g}"
+    nearly = 0.9995 <= node.probability < 1 - 1e-6
+    return f"{node.label}  {'>0.999' if nearly else f'{node.probability:.3g}'}"
 
 
 def _width(node: Node) -> int:

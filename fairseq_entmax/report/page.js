@@ -32,8 +32,12 @@
     element.append(...children.filter((child) => child !== null));
     return element;
   }
-  const number = (value, digits = 3) =>
-    value > 0 && value < 10 ** -digits ? value.toExponential(1) : String(+value.toFixed(digits));
+  // What is not quite 0 or 1 is never shown as 0 or 1.
+  const number = (value, digits = 3) => {
+    if (value > 0 && value < 10 ** -digits) return value.toExponential(1);
+    if (value < 1 && +value.toFixed(digits) === 1) return ">" + (1 - 10 ** -digits).toFixed(digits);
+    return String(+value.toFixed(digits));
+  };
   // Zeros are not recorded: what the file rounded to zero is above it.
   const weightOf = (value, digits) => (value > 0 ? number(value, digits) : "below 1e-6");
   const isRtl = (symbols) => {
@@ -106,8 +110,7 @@
   }
   function cell(row, name) {
     const value = row[column[name]];
-    if (name === "source") return el("td", {}, text(value));
-    if (name === "text") return el("td", {}, text(value));
+    if (name === "source" || name === "text") return el("td", { class: "words" }, text(value));
     if (name === "correct") return el("td", {}, el("span", { class: value ? "yes" : "no" }, value ? "yes" : "no"));
     if (name === "certificate") return el("td", {}, el("span", { class: "kind " + value }, value));
     return el("td", { class: "number" }, name === "support" ? number(value, 2) : number(value));
@@ -139,7 +142,7 @@
         ? el("th", { scope: "row" }, el("a", { href: addressOf({ id }), "data-id": id }, id))
         : cell(row, name)));
       if (others && others[i] && others[i][column.text] !== row[column.text])
-        cells[2].append(el("div", { class: "run1" }, text(others[i][column.text])));
+        cells[2].append(el("div", { class: "run1", title: index.names[1] }, text(others[i][column.text])));
       return el("tr", { class: id === state.id ? "current" : null }, ...cells);
     }));
     $("count").textContent = kept.length === rows.length ? `${rows.length} sentences` : `${kept.length} of ${rows.length} sentences`;
@@ -283,8 +286,10 @@
     const title = (h, k) => `${k + 1}. ${h.text || "(empty)"}  (${h.logprob === null ? "probability 0" : "p " + number(h.p)})`;
     const select = el("select", { dir: "auto", onchange: () => show(Number(select.value)) },
       ...detail.hypotheses.map((h, k) => el("option", { value: k }, title(h, k))));
+    const outputs = detail.listed < detail.found ? `The ${detail.listed} best of the ${detail.found} outputs found`
+      : detail.complete ? "All outputs" : "Outputs found";
     section.append(heading, el("p", { class: "answer" }, text(detail.hypotheses[0].text)),
-      el("p", {}, detail.words), el("h4", {}, (detail.complete ? "All outputs" : "Outputs found") + ", with their probabilities"), tree(detail),
+      el("p", {}, detail.words), el("h4", {}, outputs + ", with their probabilities"), tree(detail),
       el("p", { class: "choice" }, el("label", {}, "Shown below: ", select)), parts);
     show(0);
     return section;

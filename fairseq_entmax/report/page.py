@@ -111,7 +111,7 @@ def _lists(run: Run, chosen: Sequence[int], named: bool) -> List[Dict[str, Any]]
 
 
 def _charts(runs: List[Run]) -> List[Dict[str, Any]]:
-    """Bar charts: `labels`, for each run a `series` of shares in [0, 1], for each bar a `note`."""
+    """Bar charts: `labels`, for each run a `series` of shares in [0, 1] or None, for each bar a `note`."""
     figures = [run.figures for run in runs]
     charts = [
         {
@@ -133,7 +133,7 @@ def _charts(runs: List[Run]) -> List[Dict[str, Any]]:
             {
                 "title": "Accuracy by covered mass",
                 "labels": labels,
-                "series": [[right / n if n else 0.0 for n, right in f.bins] for f in figures],
+                "series": [[right / n if n else None for n, right in f.bins] for f in figures],
                 "notes": [[f"of {n}" for n, _ in f.bins] for f in figures],
                 "what": "share of right answers among the sentences whose outputs cover this much",
             }

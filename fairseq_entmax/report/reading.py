@@ -23,8 +23,7 @@ def read_lines(path: str) -> Iterator[Line]:
     Raises:
         ValueError: no such file, or a line that is no certificate record; the message names file and line.
     """
-    if not os.path.isfile(path):
-        raise ValueError(f"{path}: no such file")
+    _want_file(path, path)
     offset = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -46,16 +45,24 @@ def parse(line: bytes, where: str) -> Record:
         ValueError: it is none; the message begins with `where`.
     """
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8-sig"))  # editors may put a mark at the beginning
     except UnicodeDecodeError:
-        raise ValueError(f"{where}: wanted UTF-8 text") from None
+        raise ValueError(f"{where}: wanted UTF-8 text, as --certificate-file writes it") from None
     except json.JSONDecodeError as error:
         cut = "" if line.endswith(b"\n") else "; the last line is cut off: was decoding interrupted?"
-        raise ValueError(f"{where}: wanted a JSON object ({error.msg} at column {error.colno}){cut}") from None
+        problem = f"wanted a JSON object ({error.msg} at column {error.colno}), as --certificate-file writes them"
+        raise ValueError(f"{where}: {problem}{cut}") from None
     problem = _record_problem(record)
     if problem:
         raise ValueError(f"{where}: no certificate record: {problem}")
     return record
+
+
+def _want_file(path: str, name: str) -> None:
+    if os.path.isdir(path):
+        raise ValueError(f"{name}: wanted a file, got a folder")
+    if not os.path.isfile(path):
+        raise ValueError(f"{name}: no such file")
 
 
 def _number(value: Any) -> bool:
@@ -160,11 +167,11 @@ def read_references(path: str) -> List[str]:
     Raises:
         ValueError: no such file, or no UTF-8 text.
     """
-    if not os.path.isfile(path):
-        raise ValueError(f"--reference {path}: no such file")
+    _want_file(path, f"--reference {path}")
     try:
         with open(path, encoding="utf-8") as file:
             # Only "\n" ends a line: sentences may contain other separators that Python would split at.
-            return file.read().rstrip("\n").split("\n")
+            text = file.read().rstrip("\n")
+            return text.split("\n") if text else []
     except UnicodeDecodeError:
         raise ValueError(f"--reference {path}: wanted UTF-8 text") from None

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Tuple
 
-from .words import END, visible
+from .words import END, short, visible
 
 MOST_OUTPUTS = 40  # a taller tree helps nobody
 
@@ -29,7 +29,7 @@ class Node:
 
     def as_lists(self) -> list:
         """[label, probability, children], for JSON."""
-        return [self.label, float(f"{self.probability:.4g}"), [child.as_lists() for child in self.children]]
+        return [self.label, short(self.probability), [child.as_lists() for child in self.children]]
 
 
 def outputs_of(record: Dict[str, Any]) -> List[Tuple[List[str], float]]:

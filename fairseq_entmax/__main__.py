@@ -1,8 +1,9 @@
-"""Command line: `python -m fairseq_entmax user-dir | doctor | suggest | report | mappings`."""
+"""Command line: `python -m fairseq_entmax user-dir | doctor | options | suggest | report | mappings`."""
 
 import argparse
 import sys
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import List, Optional, Sequence
 
 
@@ -26,16 +27,33 @@ def doctor() -> int:
     return run()
 
 
+def options(names: List[str]) -> int:
+    """Shows the options of the package's parts."""
+    from .options import show
+
+    try:
+        return show(names)
+    except ValueError as error:
+        raise _one_line("options", error) from None
+
+
 def suggest(model: str, data: str) -> int:
     """Shows the possible next symbols after each prefix that is typed."""
     from .outputs import interactive_suggest
 
     for path in model.split(":"):
         if not Path(path).is_file():
-            raise SystemExit(f"python -m fairseq_entmax suggest: error: MODEL: no such file: {path}")
+            raise _one_line("suggest", ValueError(f"MODEL: no such file: {path}"))
     if not Path(data).is_dir():
-        raise SystemExit(f"python -m fairseq_entmax suggest: error: DATA: no such folder: {data}")
-    return interactive_suggest(model, data)
+        raise _one_line("suggest", ValueError(f"DATA: no such folder: {data}"))
+    if not any(Path(data).glob("dict.*.txt")):
+        wanted = "wanted a folder that fairseq-preprocess wrote, with dict.SOURCE.txt and dict.TARGET.txt"
+        raise _one_line("suggest", ValueError(f"DATA: {wanted}, got {data}"))
+    try:
+        return interactive_suggest(model, data)
+    except (ValueError, OSError, EOFError, RuntimeError, UnpicklingError) as error:
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        raise _one_line("suggest", ValueError(f"MODEL {model} cannot be used with DATA {data}: {why}")) from None
 
 
 def report(
@@ -83,7 +101,14 @@ def _ids(text: str) -> List[int]:
         raise argparse.ArgumentTypeError(f"wanted ids such as 3 17 or 3,17, got {text!r}") from None
 
 
-COMMANDS = {"user-dir": user_dir, "doctor": doctor, "suggest": suggest, "report": report, "mappings": mappings}
+COMMANDS = {
+    "user-dir": user_dir,
+    "doctor": doctor,
+    "options": options,
+    "suggest": suggest,
+    "report": report,
+    "mappings": mappings,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,12 +116,23 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m fairseq_entmax", description="Helpers of the fairseq plugin fairseq-entmax."
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_OneLineParser)
-    commands.add_parser("user-dir", help="print the folder to give to --user-dir of the fairseq commands")
-    commands.add_parser("doctor", help="check the installation: versions, fairseq, checkpoints; non-zero if unusable")
+    about = "print the folder to give to --user-dir of the fairseq commands"
+    commands.add_parser("user-dir", help=about, description=about)
+    about = "check the installation: versions, fairseq, checkpoints; non-zero if unusable"
+    commands.add_parser("doctor", help=about, description=about)
 
-    suggest_parser = commands.add_parser("suggest", help="show the possible next symbols after each typed prefix")
+    about = "show the options of this package's tasks, models, criterions and so on, which fairseq's --help leaves out"
+    options_parser = commands.add_parser("options", help=about, description=about)
+    options_parser.add_argument(
+        "names", metavar="NAME", nargs="*", help="such as translation_entmax, lstm_entmax, entmax (default: all)"
+    )
+
+    about = "show the possible next symbols after each typed prefix of the output"
+    suggest_parser = commands.add_parser("suggest", help=about, description=f"{about}; asks for a source line first")
     suggest_parser.add_argument("model", metavar="MODEL", help="checkpoint, or several with colons between them")
-    suggest_parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess wrote")
+    suggest_parser.add_argument(
+        "data", metavar="DATA", help="folder that fairseq-preprocess wrote, for its dictionaries"
+    )
 
     about = "draw what a model did, as one HTML page and pictures, from a certificate file"
     report_parser = commands.add_parser("report", help=about, description=about)

@@ -18,7 +18,7 @@ from . import __version__
 # Every distribution that installs the package `fairseq`.
 FAIRSEQ_DISTRIBUTIONS = ("fairseq", "ve-fairseq", "fairseq-fixed")
 REQUIRED = ("torch", "numpy", "hydra-core", "omegaconf", "sacrebleu", "sentencepiece")
-OPTIONAL = ("triton",)
+OPTIONAL = ("triton", "matplotlib", "Jinja2")  # kernels, and the extra `report`
 
 
 class Report:

@@ -70,6 +70,8 @@ def test_doctor_is_content_here(tmp_path):
         "sacrebleu",
         "sentencepiece",
         "triton",
+        "matplotlib",
+        "Jinja2",
         "backend",
         "checkpoints      load",
         "registration     works",

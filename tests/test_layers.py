@@ -30,7 +30,7 @@ LAYERS = [
     ["hypotheses", "stock", "reference_scorer", "generator"],
     ["records", "outputs", "hub"],
     ["task", "entailment_task"],
-    ["doctor", "__main__", "__init__"],
+    ["doctor", "options", "__main__", "__init__"],
 ]
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 

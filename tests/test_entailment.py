@@ -1,15 +1,14 @@
 """Textual entailment: data and vectors, the model, training and labelling by the real commands, and the recipe."""
 
 import json
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import commands
 import numpy as np
 import pytest
+import recipe_runs
 import torch
 from fairseq.data import Dictionary
 
@@ -18,8 +17,7 @@ from fairseq_entmax.entailment import EntailmentConfig, EntailmentModel
 from fairseq_entmax.entailment_data import EntailmentDataset, read_labels, read_vectors
 from fairseq_entmax.entailment_task import EntailmentTask, EntailmentTaskConfig
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
-sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import evaluate_snli  # noqa: E402
 import prepare_snli  # noqa: E402
@@ -318,36 +316,32 @@ def test_mistakes_in_training_are_named(options, says, corpus, tmp_path):
 
 
 def recipe(*options):
-    env = {**os.environ, "VIRTUAL_ENV": sys.prefix}
-    return subprocess.run(["bash", str(EXAMPLES / "snli.sh"), *options], env=env, capture_output=True, text=True)
+    return recipe_runs.run("snli", *options)
 
 
 def test_the_recipe_refuses_mistakes_in_one_line():
-    for options, says in (([], "--data: wanted the folder"), (["--data", "nowhere"], "--data nowhere: no such folder")):
-        done = recipe(*options)
-        assert done.returncode == 1 and done.stderr.startswith(f"error: {says}") and done.stderr.count("\n") == 1
+    for options, says in (
+        ([], "--data: wanted the folder"),
+        (["--data", "nowhere"], "--data nowhere: no such folder"),
+        (["--data", ".", "--mappings", "soft"], "--mappings: wanted one of softmax"),
+        (["--data", ".", "--limit", "abc"], "--limit: wanted a whole number of 1 or more, got abc"),
+        (["--data", ".", "--dim", "0"], "--dim: wanted a whole number of 1 or more, got 0"),
+    ):
+        assert recipe_runs.refuses(says, recipe(*options))
     assert recipe("--help").stdout.startswith("usage: bash user_dir_examples/snli.sh")
 
 
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(corpus, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("dog " + "1 " * 7 + "1\ncat " + "2 " * 7 + "2\n")
-    options = [
-        "--quick",
-        "--data",
-        str(corpus[0]),
-        "--vectors",
-        str(vectors),
-        "--dim",
-        "8",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    options = ["--quick", "--data", corpus[0], "--vectors", vectors, "--dim", "8", "--out", tmp_path / "a run"]
     first = recipe(*options, "--mappings", "softmax", "fusedmax")
     assert first.returncode == 0, first.stdout + first.stderr
     for mapping in ("softmax", "fusedmax"):
-        result = json.loads((tmp_path / "run" / "results" / f"snli-quick-{mapping}.json").read_text())
+        result = json.loads((tmp_path / "a run" / "results" / f"snli-quick-{mapping}.json").read_text())
         assert result["scores"]["pairs"] == 40 and result["settings"]["mapping"] == mapping
         assert str(tmp_path) not in json.dumps(result)
     second = recipe(*options, "--mappings", "fusedmax")
     assert second.returncode == 0 and second.stdout.count("done before") == 5, second.stdout + second.stderr
+    third = recipe(*options, "--limit", "20")
+    assert third.returncode == 1 and "; take another --out" in third.stderr

@@ -1,16 +1,13 @@
 """The pronunciation recipe: its data step, its figures on outputs known by hand, and the whole script."""
 
 import json
-import os
 import random
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import recipe_runs
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
-sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import evaluate_g2p  # noqa: E402
 import prepare_g2p  # noqa: E402
@@ -174,21 +171,20 @@ def test_a_missing_word_stops_the_evaluation(spoil, says, tmp_path, capsys):
 
 
 def g2p(*options):
-    command = ["bash", str(EXAMPLES / "g2p.sh"), *options]
-    return subprocess.run(command, env={**os.environ, "VIRTUAL_ENV": sys.prefix}, capture_output=True, text=True)
+    return recipe_runs.run("g2p", *options)
 
 
 @pytest.mark.parametrize(
     "options, says",
     [
-        (["--fast"], "error: unknown option --fast"),
-        (["--wheel", "nowhere.whl"], "error: --wheel nowhere.whl: no such file"),
+        (["--fast"], "unknown option --fast"),
+        (["--wheel", "nowhere.whl"], "--wheel nowhere.whl: no such file"),
+        (["--wheel", "w.whl", "--dictionary", "d"], "--wheel, --dictionary: wanted one of them, got both"),
     ],
-    ids=["unknown", "no file"],
+    ids=["unknown", "no file", "two sources"],
 )
 def test_mistakes_are_one_line(options, says):
-    done = g2p(*options)
-    assert done.returncode == 1 and done.stderr.startswith(says) and done.stderr.count("\n") == 1
+    assert recipe_runs.refuses(says, g2p(*options))
 
 
 def test_help_names_the_licences():
@@ -197,12 +193,12 @@ def test_help_names_the_licences():
 
 
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(dictionary, tmp_path):
-    options = ["--quick", "--dictionary", str(dictionary), "--out", str(tmp_path / "run")]
+    options = ["--quick", "--dictionary", str(dictionary), "--out", str(tmp_path / "g2p")]
     first = g2p(*options)
     assert first.returncode == 0, first.stdout + first.stderr
     for text in ("valid on 'valid' subset", "Certificates: 30 sentences", "WER%", "precision%", "finished"):
         assert text in first.stdout
-    result = json.loads((tmp_path / "run" / "results" / "g2p-quick.json").read_text())
+    result = json.loads((tmp_path / "g2p" / "results" / "g2p-quick.json").read_text())
     assert result["scores"]["groups"]["all"]["words"] == 20 and str(tmp_path) not in json.dumps(result)
     assert result["command"] == "bash user_dir_examples/g2p.sh --quick --dictionary DATA --out OUT"
     second = g2p(*options)

@@ -1,17 +1,15 @@
 """The quickstart: its data step, its evaluation, and the whole script on made-up verb tables."""
 
 import json
-import os
 import random
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
+import recipe_runs
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
-sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import evaluate_inflection  # noqa: E402
 import prepare_inflection  # noqa: E402
@@ -169,24 +167,26 @@ def test_case_73_a_missing_sentence_stops_the_evaluation(outputs, records, says,
     assert says in capsys.readouterr().err
 
 
-def quickstart(*options, **env):
-    env = {**os.environ, "VIRTUAL_ENV": sys.prefix, **env}
-    command = ["bash", str(EXAMPLES / "quickstart.sh"), *options]
-    return subprocess.run(command, env=env, capture_output=True, text=True)
+def quickstart(*options):
+    return recipe_runs.run("quickstart", *options)
 
 
 @pytest.mark.parametrize(
     "options, says",
     [
-        (["--fast"], "error: unknown option --fast"),
-        (["--out"], "error: --out: wanted a value, got none"),
-        (["--wheel", "nowhere.whl"], "error: --wheel nowhere.whl: no such file"),
+        (["--fast"], "unknown option --fast"),
+        (["--out"], "--out: wanted a value, got none"),
+        (["--out", ""], "--out: wanted a value, got none"),
+        (["--out", "--quick"], "--out: wanted a value, got --quick"),
+        (["--out", "a:b"], "--out a:b: wanted a path without : and ,"),
+        (["--out", "/dev/null/run"], "--out /dev/null/run: cannot make this folder"),
+        (["--wheel", "nowhere.whl"], "--wheel nowhere.whl: no such file"),
+        (["--wheel", "w.whl", "--tables", "."], "--wheel, --tables: wanted one of them, got both"),
     ],
-    ids=["unknown", "no value", "no file"],
+    ids=["unknown", "no value", "empty value", "option as value", "colon", "no folder", "no file", "two sources"],
 )
 def test_mistakes_are_one_line(options, says):
-    done = quickstart(*options)
-    assert done.returncode == 1 and done.stderr.startswith(says) and done.stderr.count("\n") == 1
+    assert recipe_runs.refuses(says, quickstart(*options))
 
 
 def test_help_changes_nothing():
@@ -195,24 +195,27 @@ def test_help_changes_nothing():
 
 
 def test_quickstart_runs_through_and_a_second_run_reuses_everything(tables, tmp_path):
-    options = ["--quick", "--tables", str(tables), "--out", str(tmp_path / "run")]
+    options = ["--quick", "--tables", str(tables), "--out", str(tmp_path / "a run")]
     first = quickstart(*options)
     assert first.returncode == 0, first.stdout + first.stderr
     for word in ("valid on 'valid' subset", "Certificates: 20 sentences", "word accuracy", "accuracy%", "finished"):
         assert word in first.stdout
-    assert len(read(tmp_path / "run" / "predictions.tsv")) == 20
+    assert len(read(tmp_path / "a run" / "predictions.tsv")) == 20
     # An interrupted training continues from its last checkpoint; what came before it is not run again.
-    (tmp_path / "run" / ".training.done").unlink()
+    (tmp_path / "a run" / ".training.done").unlink()
     second = quickstart(*options)
     assert second.returncode == 0, second.stdout + second.stderr
-    assert (
-        second.stdout.count("done before") == 4 and "Loaded checkpoint" in (tmp_path / "run" / "train.log").read_text()
-    )
+    assert second.stdout.count("done before") == 4
+    assert "Loaded checkpoint" in (tmp_path / "a run" / "train.log").read_text()
+    # What is there was made by another model.
+    third = quickstart(*options, "--softmax")
+    assert third.returncode == 1 and "; take another --out" in third.stderr
 
 
 def test_a_step_that_fails_is_not_done(tmp_path):
     """Decoding that stops after it has opened its results file: the next run must decode again."""
-    script = (EXAMPLES / "quickstart.sh").read_text().replace('$(dirname "${BASH_SOURCE[0]}")', str(EXAMPLES))
+    folder = recipe_runs.EXAMPLES
+    script = (folder / "quickstart.sh").read_text().replace('$(dirname "${BASH_SOURCE[0]}")', str(folder))
     body, last = script.rstrip().rsplit("\n", 1)
     assert last == 'main "$@"'
     body += """

@@ -4,15 +4,13 @@ import json
 import math
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import recipe_runs
 
-ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = ROOT / "user_dir_examples"
-sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import collect  # noqa: E402
 import prepare_sigmorphon  # noqa: E402
@@ -318,52 +316,25 @@ def test_the_page_of_the_documentation_is_up_to_date():
 
 # --- the script -----------------------------------------------------------------------------------------------------
 
-STUB = """#!/usr/bin/env bash
-echo "$(basename "$0") $*" >>"$CALLS"
-while (($#)); do
-  case $1 in
-    --destdir | --save-dir | --results-path) mkdir -p "$2" ;;
-  esac
-  shift
-done
-[[ ! -e $CALLS.broken ]]
-"""
-PYTHON = """#!/usr/bin/env bash
-case "$*" in
-  "-m fairseq_entmax user-dir") echo plugin ;;
-  *score_inflection.py*) cp "$CALLS.json" "${@: -1}" ;;
-  *) exec "$REAL" "$@" ;;
-esac
-"""
+CASES = '*score_inflection.py*) cp "$CALLS.json" "${@: -1}" ;;'
 
 
 @pytest.fixture
 def recipe(tmp_path, clone):
     """Runs `inflection.sh` with fairseq's commands replaced by ones that only note their arguments."""
-    tools = tmp_path / "venv" / "bin"
-    tools.mkdir(parents=True)
-    for name in ("python", "fairseq-preprocess", "fairseq-train", "fairseq-generate"):
-        (tools / name).write_text(PYTHON if name == "python" else STUB)
-        (tools / name).chmod(0o755)
-    calls = tmp_path / "calls"
-    Path(f"{calls}.json").write_text(json.dumps(scores_of(80.0)))
+    noted = recipe_runs.noted(tmp_path, scores_of(80.0), CASES)
 
     def run(*options, data=clone):
-        calls.write_text("")
-        env = {**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv"), "CALLS": str(calls), "REAL": sys.executable}
-        env.update(DATA=str(data) if data else "", OUT=str(tmp_path / "out"))
-        command = ["bash", str(EXAMPLES / "inflection.sh"), *map(str, options)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        return done, [line for line in calls.read_text().splitlines() if not line.startswith("fairseq-preprocess")]
+        done, calls = noted("inflection", *options, data=data)
+        return done, [line for line in calls if not line.startswith("fairseq-preprocess")]
 
-    run.calls, run.out = calls, tmp_path / "out"
+    run.calls, run.out = noted.calls, noted.out
     return run
 
 
 def words(line, *names):
     """The values of some options of a command line; of an option given twice, the last."""
-    parts = line.split()
-    return [parts[max(i for i, part in enumerate(parts) if part == name) + 1] for name in names]
+    return [recipe_runs.value(line, name) for name in names]
 
 
 def test_models_seeds_and_their_ensemble(recipe):
@@ -426,19 +397,20 @@ def test_a_dense_output_has_no_forms_to_list(recipe):
 @pytest.mark.parametrize(
     "options, says",
     [
-        (["--fast"], "error: unknown option --fast"),
-        (["--out"], "error: --out: wanted a value, got none"),
-        (["--setting", "low"], "error: --setting: wanted medium or high, got low"),
-        (["--alpha-output", "3"], "error: --alpha-output: wanted 1, 1.5 or 2, got 3"),
-        (["--alpha-attention", "x"], "error: --alpha-attention: wanted 1, 1.5 or 2, got x"),
-        (["--seeds", "--all"], "error: --seeds: wanted values, got none"),
-        (["--data", "nowhere"], "error: --data nowhere: no such folder"),
+        (["--fast"], "unknown option --fast"),
+        (["--out"], "--out: wanted a value, got none"),
+        (["--setting", "low"], "--setting: wanted medium or high, got low"),
+        (["--alpha-output", "3"], "--alpha-output: wanted 1, 1.5 or 2, got 3"),
+        (["--alpha-attention", "x"], "--alpha-attention: wanted 1, 1.5 or 2, got x"),
+        (["--seeds", "--all"], "--seeds: wanted values, got none"),
+        (["--seeds", "1", "x"], "--seeds: wanted a whole number of 0 or more, got x"),
+        (["--all", "--alpha-output", "2"], "--all: wanted no alpha with it, got one"),
+        (["--data", "nowhere"], "--data nowhere: no such folder"),
     ],
-    ids=["unknown", "no value", "setting", "output", "attention", "no seeds", "no folder"],
+    ids=["unknown", "no value", "setting", "output", "attention", "no seeds", "seed", "all", "no folder"],
 )
 def test_mistakes_are_one_line(options, says, recipe):
-    done, _ = recipe(*options)
-    assert done.returncode == 1 and done.stderr.startswith(says) and done.stderr.count("\n") == 1
+    assert recipe_runs.refuses(says, recipe(*options)[0])
 
 
 def test_the_data_has_to_be_named(recipe):
@@ -447,12 +419,10 @@ def test_the_data_has_to_be_named(recipe):
 
 
 def test_the_recipe_with_fairseq_itself(clone, tmp_path):
-    env = {**os.environ, "VIRTUAL_ENV": sys.prefix}
-    command = ["bash", str(EXAMPLES / "inflection.sh"), "--data", str(clone), "--out", str(tmp_path / "run"), "--quick"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = recipe_runs.run("inflection", "--data", clone, "--out", tmp_path / "a run", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("valid on 'valid' subset", "Certificates: 20 sentences", "average  accuracy", "finished"):
         assert word in done.stdout
-    (result,) = results.read(tmp_path / "run" / "results")
+    (result,) = results.read(tmp_path / "a run" / "results")
     assert set(result["scores"]["test"]["languages"]) == set(LINES)
     assert result["scores"]["training"]["epochs"] == 2 and "single" in result["scores"]["valid"]

@@ -3,17 +3,16 @@
 import gzip
 import json
 import math
-import os
 import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import recipe_runs
+from recipe_runs import value
 
-ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = ROOT / "user_dir_examples"
-sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import plot_translation  # noqa: E402
 import prepare_translation  # noqa: E402
@@ -388,52 +387,15 @@ def test_pictures_are_drawn_from_result_files(tmp_path, capsys):
 # --- the scripts ----------------------------------------------------------------------------------------------------
 
 RECIPES = ("multi30k", "iwslt_de_en", "kftt_ja_en", "wmt16_ro_en")
-STUB = """#!/usr/bin/env bash
-echo "$(basename "$0") $*" >>"$CALLS"
-while (($#)); do
-  [[ $1 != --save-dir ]] || { mkdir -p "$2"; touch "$2/made"; }
-  shift
-done
-[[ ! -e $CALLS.broken ]]
-"""
 # Only what reads the arguments of the recipe runs; data and scores are made up.
-PYTHON = """#!/usr/bin/env bash
-case "$*" in
-  "-m fairseq_entmax user-dir") echo plugin ;;
-  *prepare_translation.py*) echo "prepare $*" >>"$CALLS" ;;
-  *score_translation.py*) echo "score $*" >>"$CALLS"; cp "$CALLS.json" "$5/scores.json" ;;
-  *) exec "$REAL" "$@" ;;
-esac
-"""
+CASES = """*prepare_translation.py*) echo "prepare $*" >>"$CALLS" ;;
+  *score_translation.py*) echo "score $*" >>"$CALLS"; cp "$CALLS.json" "$5/scores.json" ;;"""
 
 
 @pytest.fixture
 def recipe(tmp_path):
     """Runs a recipe; instead of fairseq, the data step and the scoring there are notes of their arguments."""
-    tools = tmp_path / "venv" / "bin"
-    tools.mkdir(parents=True)
-    for name in ("python", "fairseq-preprocess", "fairseq-train", "fairseq-generate"):
-        (tools / name).write_text(PYTHON if name == "python" else STUB)
-        (tools / name).chmod(0o755)
-    calls = tmp_path / "calls"
-    Path(f"{calls}.json").write_text(json.dumps(result(1, 1, 30.0)["scores"]))
-
-    def run(name, *options, **env):
-        calls.write_text("")
-        env = {**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv"), "CALLS": str(calls), "REAL": sys.executable, **env}
-        env.update(DATA=str(tmp_path), OUT=str(tmp_path / "out"))
-        command = ["bash", str(EXAMPLES / f"{name}.sh"), *map(str, options)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        return done, calls.read_text().splitlines()
-
-    run.calls, run.out = calls, tmp_path / "out"
-    return run
-
-
-def value(line, name):
-    """The value of an option of a command line; of an option given twice, the last."""
-    parts = line.split()
-    return parts[max(i for i, part in enumerate(parts) if part == name) + 1]
+    return recipe_runs.noted(tmp_path, result(1, 1, 30.0)["scores"], CASES)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -508,17 +470,21 @@ def test_it_goes_on_where_it_stopped_and_replaces_only_by_force(recipe):
 @pytest.mark.parametrize(
     "options, says",
     [
-        (["--fast"], "error: unknown option --fast"),
-        (["--out"], "error: --out: wanted a value, got none"),
-        (["--pair", "de-fr"], "error: --pair: wanted one of de-en en-de fr-en en-fr, got de-fr"),
-        (["--alpha", "0.5"], "error: alpha: wanted a number of 1 or more, got 0.5"),
-        (["--seed", "x"], "error: --seed: wanted a whole number, got x"),
-        (["--epochs", "0"], "error: --epochs: wanted a number of 1 or more, got 0"),
+        (["--fast"], "unknown option --fast"),
+        (["--out"], "--out: wanted a value, got none"),
+        (["--data", "nowhere"], "--data nowhere: no such folder"),
+        (["--pair", "de-fr"], "--pair: wanted one of de-en en-de fr-en en-fr, got de-fr"),
+        (["--pair", "de-en en-de"], "--pair: wanted one of de-en en-de fr-en en-fr, got de-en en-de"),
+        (["--output-alpha", "0.5"], "--output-alpha: wanted a number of 1 or more, got 0.5"),
+        (["--seed", "x"], "--seed: wanted a whole number of 0 or more, got x"),
+        (["--epochs", "0"], "--epochs: wanted a whole number of 1 or more, got 0"),
+        (["--sweep", "--alpha", "2"], "--sweep, --speed: wanted no alpha with them, got 2"),
+        (["--sweep", "--speed"], "--sweep, --speed: wanted one of them, got both"),
     ],
 )
 def test_mistakes_are_one_line(options, says, recipe):
     done, calls = recipe("multi30k", *options)
-    assert done.returncode == 1 and done.stderr.startswith(says) and done.stderr.count("\n") == 1 and calls == []
+    assert recipe_runs.refuses(says, done) and calls == []
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -529,19 +495,22 @@ def test_help_names_the_data_and_changes_nothing(name, recipe):
 
 
 def test_the_recipe_with_fairseq_itself(multi30k, tmp_path):
-    command = ["bash", str(EXAMPLES / "multi30k.sh"), "--data", str(multi30k), "--out", str(tmp_path), "--quick"]
-    env = {**os.environ, "VIRTUAL_ENV": sys.prefix}
-    done = subprocess.run([*command, "--unchecked", "--alpha", "1.5"], env=env, capture_output=True, text=True)
+    out = tmp_path / "a run"
+
+    def recipe(*options):
+        return recipe_runs.run("multi30k", "--data", multi30k, "--out", out, "--quick", *options)
+
+    done = recipe("--unchecked", "--alpha", 1.5)
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("valid on 'valid' subset", "Certificates: 5 sentences", "sacreBLEU", "finished"):
         assert word in done.stdout
-    (found,) = results.read(tmp_path / "results")
+    (found,) = results.read(out / "results")
     assert found["scores"]["sentences"] == 5 and found["scores"]["training"]["epochs"] == 2
     assert 1 <= found["scores"]["nonzeros"]["attention"] <= found["scores"]["nonzeros"]["source"]
 
-    done = subprocess.run([*command, "--alpha", "1"], env=env, capture_output=True, text=True)
+    done = recipe("--alpha", 1)
     assert done.returncode == 0, done.stdout + done.stderr
-    done = subprocess.run([*command, "--speed"], env=env, capture_output=True, text=True)
+    done = recipe("--speed")
     assert done.returncode == 0 and "target tokens a second, 1.00 x the time" in done.stdout, done.stdout + done.stderr
-    speed = {item["name"]: item for item in results.read(tmp_path / "results")}["de-en-speed"]["scores"]["speed"]
+    speed = {item["name"]: item for item in results.read(out / "results")}["de-en-speed"]["scores"]["speed"]
     assert list(speed) == ["1/1", "1.5/1.5"] and speed["1/1"]["time"] == 1 and speed["1.5/1.5"]["time"] > 0

@@ -1,16 +1,13 @@
 """The segmentation recipe: its data step, the shared task's scores by hand, and the whole script."""
 
 import json
-import os
 import random
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import recipe_runs
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
-sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import evaluate_segmentation  # noqa: E402
 import prepare_segmentation  # noqa: E402
@@ -115,35 +112,35 @@ def test_scores_by_hand(tmp_path, capsys):
 
 
 def recipe(*options):
-    env = {**os.environ, "VIRTUAL_ENV": sys.prefix}
-    command = ["bash", str(EXAMPLES / "segmentation.sh"), *options]
-    return subprocess.run(command, env=env, capture_output=True, text=True)
+    return recipe_runs.run("segmentation", *options)
 
 
 @pytest.mark.parametrize(
     "options, says",
     [
-        ([], "error: --data: wanted a clone of https://github.com/sigmorphon/2022SegmentationST, got nothing"),
-        (["--data", ".", "--architectures", "rnn"], "error: --architectures: wanted lstm or transformer, got rnn"),
-        (["--data", ".", "--smoothing", "1"], "error: --smoothing: wanted a number in [0, 1), got 1"),
-        (["--data", ".", "--units", "few"], "error: --units: wanted characters or a number of pieces, got few"),
+        ([], "--data: wanted a clone of https://github.com/sigmorphon/2022SegmentationST, got nothing"),
+        (["--data", ".", "--architectures", "rnn"], "--architectures: wanted lstm or transformer, got rnn"),
+        (["--data", ".", "--smoothing", "1"], "--smoothing: wanted a number in [0, 1), got 1"),
+        (["--data", ".", "--units", "few"], "--units: wanted characters or a number of pieces, got few"),
+        (["--data", ".", "--limit", "abc"], "--limit: wanted a whole number of 1 or more, got abc"),
     ],
-    ids=["data", "architecture", "smoothing", "units"],
+    ids=["data", "architecture", "smoothing", "units", "limit"],
 )
 def test_mistakes_are_one_line(options, says):
-    done = recipe(*options)
-    assert done.returncode == 1 and done.stderr.startswith(says) and done.stderr.count("\n") == 1
+    assert recipe_runs.refuses(says, recipe(*options))
 
 
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
-    options = ["--quick", "--data", str(shared_task(tmp_path / "task")), "--out", str(tmp_path / "run")]
+    options = ["--quick", "--data", str(shared_task(tmp_path / "task")), "--out", str(tmp_path / "a run")]
     options += ["--language", "xyz", "--smoothing", "0.1", "--target-units", "40"]
     first = recipe(*options, "--architectures", "lstm", "transformer")
     assert first.returncode == 0, first.stdout + first.stderr
     for architecture in ("lstm", "transformer"):
         name = f"xyz-characters-40-{architecture}-entmax15-smoothing0.1-quick"
-        result = json.loads((tmp_path / "run" / "results" / f"{name}.json").read_text())
+        result = json.loads((tmp_path / "a run" / "results" / f"{name}.json").read_text())
         assert result["scores"]["all"]["words"] == 15 and result["settings"]["smoothing"] == 0.1
         assert str(tmp_path) not in json.dumps(result)
     second = recipe(*options, "--architectures", "lstm")
     assert second.returncode == 0 and second.stdout.count("done before") == 5, second.stdout + second.stderr
+    third = recipe(*options, "--limit", "20")
+    assert third.returncode == 1 and "; take another --out" in third.stderr

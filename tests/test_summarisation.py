@@ -2,16 +2,13 @@
 
 import gzip
 import json
-import os
 import random
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import recipe_runs
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
-sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import prepare_summaries  # noqa: E402
 import score_rouge  # noqa: E402
@@ -120,33 +117,35 @@ def test_a_missing_summary_stops_the_scoring(tmp_path, capsys):
 
 
 def recipe(*options):
-    env = {**os.environ, "VIRTUAL_ENV": sys.prefix}
-    command = ["bash", str(EXAMPLES / "summarisation.sh"), *options]
-    return subprocess.run(command, env=env, capture_output=True, text=True)
+    return recipe_runs.run("summarisation", *options)
 
 
 @pytest.mark.parametrize(
     "options, says",
     [
-        ([], "error: --data: wanted the folder of the summarisation sets, got nothing"),
-        (["--data", "."] + ["--output-alpha", "3"], "error: --output-alpha: wanted 1, 1.5 or 2, got 3"),
-        (["--mappings"], "error: --mappings: wanted values, got none"),
+        ([], "--data: wanted the folder of the summarisation sets, got nothing"),
+        (["--data", "."] + ["--output-alpha", "3"], "--output-alpha: wanted 1, 1.5 or 2, got 3"),
+        (["--mappings"], "--mappings: wanted values, got none"),
+        (["--data", ".", "--mappings", "fused"], "--mappings: wanted one of softmax entmax15 sparsemax"),
+        (["--data", ".", "--words", "0"], "--words: wanted a whole number of 1 or more, got 0"),
+        (["--data", ".", "--limit", "abc"], "--limit: wanted a whole number of 1 or more, got abc"),
     ],
-    ids=["data", "alpha", "mappings"],
+    ids=["data", "alpha", "no mappings", "mapping", "words", "limit"],
 )
 def test_mistakes_are_one_line(options, says):
-    done = recipe(*options)
-    assert done.returncode == 1 and done.stderr.startswith(says) and done.stderr.count("\n") == 1
+    assert recipe_runs.refuses(says, recipe(*options))
 
 
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
     pytest.importorskip("rouge_score")
-    options = ["--quick", "--data", str(sumdata(tmp_path / "data")), "--out", str(tmp_path / "run")]
+    options = ["--quick", "--data", str(sumdata(tmp_path / "data")), "--out", str(tmp_path / "a run")]
     options += ["--mappings", "fusedmax", "--output-alpha", "1.5"]
     first = recipe(*options)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "DUC2004: 6 sentences, 2 reference(s)" in first.stdout and "75 bytes, average" in first.stdout
-    result = json.loads((tmp_path / "run" / "results" / "summarisation-quick-fusedmax-output1.5.json").read_text())
+    result = json.loads((tmp_path / "a run" / "results" / "summarisation-quick-fusedmax-output1.5.json").read_text())
     assert set(result["scores"]) == {"Giga", "DUC2004"} and str(tmp_path) not in json.dumps(result)
     second = recipe(*options)
     assert second.returncode == 0 and second.stdout.count("done before") == 6, second.stdout + second.stderr
+    third = recipe(*options, "--limit", "20")
+    assert third.returncode == 1 and "; take another --out" in third.stderr

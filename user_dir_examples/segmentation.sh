@@ -68,23 +68,10 @@ architectures=(lstm transformer) smoothing=(0 0.1)
 parse_options() {
   while (($#)); do
     case $1 in
-      --data | --out | --language | --source-units | --target-units | --limit)
-        (($# > 1)) || fail "$1: wanted a value, got none"
-        local option=${1#--}
-        printf -v "${option//-/_}" '%s' "$2"
-        shift 2
-        ;;
-      --units)
-        (($# > 1)) || fail "$1: wanted a value, got none"
-        source_units=$2 target_units=$2 && shift 2
-        ;;
-      --architectures | --smoothing)
-        local option=$1 values=()
-        shift
-        while (($#)) && [[ $1 != -* ]]; do values+=("$1") && shift; done
-        ((${#values[@]})) || fail "$option: wanted values, got none"
-        if [[ $option == --smoothing ]]; then smoothing=("${values[@]}"); else architectures=("${values[@]}"); fi
-        ;;
+      --data | --out | --language | --source-units | --target-units | --limit) take_value "$@" && shift 2 ;;
+      --units) take_value "$@" && source_units=$units target_units=$units && shift 2 ;;
+      --architectures) take_values "$@" && architectures=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
+      --smoothing) take_values "$@" && smoothing=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
       --softmax) criterion=(--criterion entmax --entmax-alpha 1) criterion_name=softmax && shift ;;
       --quick) quick=1 && shift ;;
       --force) force=--force && shift ;;
@@ -112,6 +99,7 @@ check_options() {
   for value in "$source_units" "$target_units"; do
     [[ $value =~ ^(characters|[1-9][0-9]*)$ ]] || fail "--units: wanted characters or a number of pieces, got $value"
   done
+  check_count --limit 1 ${limit:+"$limit"}
 }
 
 shrink() {
@@ -164,7 +152,7 @@ record() {
     --setting units="\"$source_units to $target_units\"" \
     --setting limit="${limit:-null}" --setting model="${!described}" --setting training="${training[*]}" \
     --setting decoding="${decoding[*]}" --seed "$seed" \
-    --seconds "$(cat "$out/.$key-"*.done | awk '{ s += $1 } END { print s + 0 }')" \
+    --seconds "$(spent "$key-")" \
     --command "$repeat" $force
 }
 
@@ -184,10 +172,8 @@ run_model() {
 main() {
   parse_options "$@"
   results=$out/results out=$base
-  mkdir -p "$out"
-  activate_environment
-  choose_device
-  user_dir=$(python -m fairseq_entmax user-dir)
+  set_up "$out"
+  check_settings "$out" "another --out" "limit ${limit:-none}" "${lstm[@]}" "${transformer[@]}" "${training[@]}"
   step data prepare
   step preprocessing preprocess
   local architecture value

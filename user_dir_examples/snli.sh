@@ -58,16 +58,8 @@ mappings=(softmax sparsemax fusedmax oscarmax)
 parse_options() {
   while (($#)); do
     case $1 in
-      --data | --vectors | --out | --limit | --dim)
-        (($# > 1)) || fail "$1: wanted a value, got none"
-        printf -v "${1#--}" '%s' "$2"
-        shift 2
-        ;;
-      --mappings)
-        mappings=() && shift
-        while (($#)) && [[ $1 != -* ]]; do mappings+=("$1") && shift; done
-        ((${#mappings[@]})) || fail "--mappings: wanted values, got none"
-        ;;
+      --data | --vectors | --out | --limit | --dim) take_value "$@" && shift 2 ;;
+      --mappings) take_values "$@" && mappings=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
       --quick) quick=1 && shift ;;
       --force) force=--force && shift ;;
       -h | --help) usage && exit ;;
@@ -77,6 +69,9 @@ parse_options() {
   [[ -n $data ]] || fail "--data: wanted the folder of the SNLI corpus, got nothing"
   [[ -d $data ]] || fail "--data $data: no such folder"
   [[ -z $vectors || -f $vectors ]] || fail "--vectors $vectors: no such file"
+  check_choice --mappings "${attention_mappings[*]}" "${mappings[@]}"
+  check_count --limit 1 ${limit:+"$limit"}
+  check_count --dim 1 "$dim"
   out=${out:-$root/runs/snli${quick:+-quick}}
   model+=(--embed-dim "$dim" ${vectors:+--vectors "$vectors"})
   [[ -z $quick ]] || shrink
@@ -127,16 +122,14 @@ record() {
   python "$root/user_dir_examples/results.py" "$out/results/$name.json" --recipe snli --name "$name" \
     --scores "$out/$mapping/scores.json" --setting mapping="$mapping" --setting limit="${limit:-null}" \
     --setting model="${described//"$vectors"/VECTORS}" --setting training="${training[*]}" --seed "$seed" \
-    --seconds "$(cat "$out/.$mapping-"*.done | awk '{ s += $1 } END { print s + 0 }')" \
+    --seconds "$(spent "$mapping-")" \
     --command "$command${limit:+ --limit $limit} --dim $dim${quick:+ --quick}" $force
 }
 
 main() {
   parse_options "$@"
-  mkdir -p "$out"
-  activate_environment
-  choose_device
-  user_dir=$(python -m fairseq_entmax user-dir)
+  set_up "$out"
+  check_settings "$out" "another --out" "limit ${limit:-none}" "${model[@]}" "${training[@]}"
   step data prepare
   step preprocessing preprocess
   local mapping

@@ -63,32 +63,20 @@ split_options() {
   others=()
   while (($#)); do
     case $1 in
-      --mappings)
-        mappings=() && shift
-        while (($#)) && [[ $1 != -* ]]; do mappings+=("$1") && shift; done
-        ((${#mappings[@]})) || fail "--mappings: wanted values, got none"
-        ;;
+      --mappings) take_values "$@" && mappings=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
       --small) size=-small && shift ;;
       --alpha | --attention-alpha | --output-alpha | --sweep | --speed) fail "unknown option $1 (see --help)" ;;
       *) others+=("$1") && shift ;;
     esac
   done
+  check_choice --mappings "${attention_mappings[*]}" "${mappings[@]}"
 }
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
-decode_text() {
-  local decoding=("${decoding[@]}" --post-process sentencepiece)
-  decode
-}
-
 # Some sentences in pieces, so that each column of a picture is one.
 draw_attention() {
-  logged "$out/pictures.log" fairseq-generate "$base/$pair/data-bin" "${device[@]}" \
-    --user-dir "$user_dir" --task translation_entmax --path "$out/checkpoints/checkpoint_best.pt" \
-    --gen-subset valid "${decoding[@]}" --results-path "$out" \
-    --certificate-file "$out/certificates-valid.jsonl" --certificate-attention --log-format simple --log-interval 5 &&
-    python -m fairseq_entmax report "$out/certificates-valid.jsonl" --out "$out/report"
+  decode valid && python -m fairseq_entmax report "$out/certificates-valid.jsonl" --out "$out/report"
 }
 
 score_all() {
@@ -114,7 +102,7 @@ run_mapping() {
   check_settings "$out" "another --out, or --force" "${model[@]}" "${training[@]}" "${extra[@]}" "${decoding[@]}"
   say "$title"
   step training train
-  step decoding decode_text
+  step decoding decode test --post-process sentencepiece
   step scores score_all
   if python -c 'import jinja2, matplotlib' 2>/dev/null; then
     step pictures draw_attention
@@ -127,13 +115,7 @@ run_mapping() {
 main() {
   split_options "$@"
   parse_options "${others[@]}"
-  activate_environment
-  choose_device
-  user_dir=$(python -m fairseq_entmax user-dir)
-  check_settings "$base/$pair" "another --out" "$corpus" "$pair" "${segmentation[@]}"
-  out=$base/$pair
-  step data prepare
-  step preprocessing preprocess
+  make_data
   local mapping
   for mapping in "${mappings[@]}"; do run_mapping "$mapping"; done
   python "$here/tables_2017.py" --results "$base/results"

@@ -42,17 +42,8 @@ data=${DATA:-} out=${OUT:-} words=30000 limit='' quick='' force='' output_alpha=
 parse_options() {
   while (($#)); do
     case $1 in
-      --data | --out | --words | --limit | --output-alpha)
-        (($# > 1)) || fail "$1: wanted a value, got none"
-        local option=${1#--}
-        printf -v "${option//-/_}" '%s' "$2"
-        shift 2
-        ;;
-      --mappings)
-        mappings=() && shift
-        while (($#)) && [[ $1 != -* ]]; do mappings+=("$1") && shift; done
-        ((${#mappings[@]})) || fail "--mappings: wanted values, got none"
-        ;;
+      --data | --out | --words | --limit | --output-alpha) take_value "$@" && shift 2 ;;
+      --mappings) take_values "$@" && mappings=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
       --quick) quick=1 && shift ;;
       --force) force=--force && shift ;;
       -h | --help) usage && exit ;;
@@ -62,6 +53,9 @@ parse_options() {
   [[ -n $data ]] || fail "--data: wanted the folder of the summarisation sets, got nothing"
   [[ -d $data ]] || fail "--data $data: no such folder"
   [[ $output_alpha =~ ^(1|1\.5|2)$ ]] || fail "--output-alpha: wanted 1, 1.5 or 2, got $output_alpha"
+  check_choice --mappings "${attention_mappings[*]}" "${mappings[@]}"
+  check_count --words 1 "$words"
+  check_count --limit 1 ${limit:+"$limit"}
   criterion+=(--entmax-alpha "$output_alpha")
   out=${out:-$root/runs/summarisation${quick:+-quick}}
   [[ -z $quick ]] || shrink_model
@@ -80,7 +74,7 @@ prepare() {
 
 preprocess() {
   local tests
-  tests=$(sed "s|^|$out/data/|" "$out/data/tests" | paste -sd,)
+  tests=$(awk -v folder="$out/data" '{ print folder "/" $0 }' "$out/data/tests" | paste -sd,) || return
   rm -rf "$out/data-bin"
   logged "$out/preprocess.log" fairseq-preprocess --source-lang article --target-lang title --destdir "$out/data-bin" \
     --trainpref "$out/data/train" --validpref "$out/data/valid" --testpref "$tests" \
@@ -108,7 +102,7 @@ record() {
     --scores "$run/scores.json" --setting mapping="$mapping" --setting output_alpha="$output_alpha" \
     --setting words="$words" --setting limit="${limit:-null}" --setting model="${model[*]}" \
     --setting training="${training[*]}" --setting decoding="${decoding[*]}" --seed "$seed" \
-    --seconds "$(cat "$out/.$key-"*.done | awk '{ s += $1 } END { print s + 0 }')" \
+    --seconds "$(spent "$key-")" \
     --command "bash user_dir_examples/summarisation.sh --data DATA --out OUT --mappings $mapping --output-alpha \
 $output_alpha --words $words${limit:+ --limit $limit}${quick:+ --quick}" $force
 }
@@ -130,10 +124,8 @@ run_mapping() {
 
 main() {
   parse_options "$@"
-  mkdir -p "$out"
-  activate_environment
-  choose_device
-  user_dir=$(python -m fairseq_entmax user-dir)
+  set_up "$out"
+  check_settings "$out" "another --out" "words $words limit ${limit:-none}" "${model[@]}" "${training[@]}"
   get_rouge
   step data prepare
   step preprocessing preprocess

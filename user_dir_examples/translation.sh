@@ -32,18 +32,14 @@ Running it again continues where it stopped. Environment: PYTHON (interpreter fo
 EOF
 }
 
-data=${DATA:-} base=${OUT:-} pair='' alpha='' attention_alpha='' output_alpha='' epochs='' seed=1
+data=${DATA:-} out=${OUT:-} pair='' alpha='' attention_alpha='' output_alpha='' epochs='' seed=1
 force='' unchecked='' size='' sweeping='' speed=''
 
 parse_options() {
   while (($#)); do
     case $1 in
       --data | --pair | --alpha | --attention-alpha | --output-alpha | --epochs | --seed | --out)
-        (($# > 1)) || fail "$1: wanted a value, got none"
-        local name=${1#--}
-        [[ $name != out ]] || name=base
-        printf -v "${name//-/_}" '%s' "$2"
-        shift 2
+        take_value "$@" && shift 2
         ;;
       --sweep) sweeping=1 && shift ;;
       --speed) speed=1 && shift ;;
@@ -54,15 +50,26 @@ parse_options() {
       *) fail "unknown option $1 (see --help)" ;;
     esac
   done
-  pair=${pair:-${pairs[0]}} base=${base:-$root/runs/$recipe$size}
-  [[ " ${pairs[*]} " == *" $pair "* ]] || fail "--pair: wanted one of ${pairs[*]}, got $pair"
-  local value
-  for value in "$alpha" "$attention_alpha" "$output_alpha"; do
-    [[ -z $value || $value =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] || fail "alpha: wanted a number of 1 or more, got $value"
-  done
-  [[ $seed =~ ^[0-9]+$ ]] || fail "--seed: wanted a whole number, got $seed"
-  [[ -z $epochs || $epochs =~ ^[1-9][0-9]*$ ]] || fail "--epochs: wanted a number of 1 or more, got $epochs"
+  check_options
+  pair=${pair:-${pairs[0]}} base=${out:-$root/runs/$recipe$size}
   [[ -z $size ]] || shrink
+}
+
+check_options() {
+  [[ -z $data || -d $data ]] || fail "--data $data: no such folder"
+  check_choice --pair "${pairs[*]}" ${pair:+"$pair"}
+  check_alpha --alpha "$alpha"
+  check_alpha --attention-alpha "$attention_alpha"
+  check_alpha --output-alpha "$output_alpha"
+  [[ -z $sweeping$speed || -z $alpha$attention_alpha$output_alpha ]] ||
+    fail "--sweep, --speed: wanted no alpha with them, got $alpha$attention_alpha$output_alpha"
+  [[ -z $sweeping || -z $speed ]] || fail "--sweep, --speed: wanted one of them, got both"
+  check_count --epochs 1 ${epochs:+"$epochs"}
+  check_count --seed 0 "$seed"
+}
+
+check_alpha() {
+  [[ -z $2 || $2 =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] || fail "$1: wanted a number of 1 or more, got $2"
 }
 
 shrink() {
@@ -74,17 +81,6 @@ shrink() {
 }
 
 # --- steps ----------------------------------------------------------------------------------------------------------
-
-# check_settings FOLDER ADVICE SETTINGS...: what is in a folder was made with one set of settings.
-check_settings() {
-  local folder=$1 advice=$2 now="${*:3}"
-  mkdir -p "$folder"
-  if [[ ! -e $folder/settings ]]; then
-    printf '%s\n' "$now" >"$folder/settings"
-  elif [[ $(<"$folder/settings") != "$now" ]]; then
-    fail "$folder: made with \"$(<"$folder/settings")\", wanted \"$now\"; take $advice"
-  fi
-}
 
 prepare() {
   rm -rf "$out"/{text,seen,pieces,data-bin}
@@ -127,12 +123,14 @@ train() {
     --seed "$seed" --save-dir "$out/checkpoints" --log-format simple --log-file "$out/train.log"
 }
 
-# No alpha here: it travels in the checkpoint.
+# decode PART OPTIONS...: no alpha here, it travels in the checkpoint.
 decode() {
-  logged "$out/generate.log" fairseq-generate "$base/$pair/data-bin" "${device[@]}" \
+  local part=$1
+  shift
+  logged "$out/decode-$part.log" fairseq-generate "$base/$pair/data-bin" "${device[@]}" \
     --user-dir "$user_dir" --task translation_entmax --path "$out/checkpoints/checkpoint_best.pt" \
-    --gen-subset test "${decoding[@]}" --results-path "$out" \
-    --certificate-file "$out/certificates-test.jsonl" --certificate-attention --log-format simple --log-interval 5
+    --gen-subset "$part" "${decoding[@]}" "$@" --results-path "$out" \
+    --certificate-file "$out/certificates-$part.jsonl" --certificate-attention --log-format simple --log-interval 5
 }
 
 score() {
@@ -169,7 +167,7 @@ run_model() {
   choose_sparsity "$1" "$2"
   say "$name"
   step training train
-  step decoding decode
+  step decoding decode test
   step scores score
   [[ -e $base/results/$recipe/$name.json && -z $force ]] || record "$name" "$1" "$2"
 }
@@ -213,15 +211,18 @@ draw() {
   fi
 }
 
-main() {
-  parse_options "$@"
-  activate_environment
-  choose_device
-  user_dir=$(python -m fairseq_entmax user-dir)
+# The data of one pair of languages, which all models in $base/$pair share.
+make_data() {
+  set_up "$base"
   check_settings "$base/$pair" "another --out" "$corpus" "$pair" "${segmentation[@]}"
   out=$base/$pair
   step data prepare
   step preprocessing preprocess
+}
+
+main() {
+  parse_options "$@"
+  make_data
   if [[ -n $speed ]]; then
     compare_speed
   elif [[ -n $sweeping ]]; then

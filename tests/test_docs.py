@@ -141,13 +141,21 @@ def check_converted(path):
     assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["task_state"][ALPHA_KEY] == 1.5
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def anchors(page):
+    """Names of a page's headings, as they are in addresses."""
+    headings = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.stem)
 def test_links_lead_somewhere_and_pictures_are_small(page):
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
-        if target.startswith(("http:", "https:", "#")):
+        if target.startswith(("http:", "https:")):
             continue
-        path = page.parent / target.partition("#")[0]
+        name, _, anchor = target.partition("#")
+        path = page.parent / name if name else page
         assert path.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(path), f"{page.name}: {target}"
         if path.suffix in (".png", ".svg"):
             assert path.stat().st_size < 200_000, f"{page.name}: {target}"
 

@@ -158,6 +158,8 @@ def test_certificates_in_words(fields, says):
     "reason, says",
     [
         ("length limit", "No output was found: nothing ends within the length limit"),
+        ("beam", "No output was found: nothing that the beam kept ends"),
+        ("budget", "No output was found: the search ended with --exact-budget before it found one"),
         ("source length", "No output was found: nothing ends at the length of the source"),
         ("constraints", "No output was found: none with the phrases"),
         ("something new", "No output was found: something new."),

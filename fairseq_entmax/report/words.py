@@ -19,7 +19,8 @@ _WHY_NOT = {
 # The same where there is no output at all.
 _WHY_NOTHING = {
     **_WHY_NOT,
-    "beam": "no beginning that the beam kept can end",
+    "beam": "nothing that the beam kept ends within the length limit (--max-len-a, --max-len-b)",
+    "budget": "the search ended with --exact-budget before it found one",
     "length limit": "nothing ends within the length limit (--max-len-a, --max-len-b)",
     "min length": "everything ends before --min-len",
     "source length": "nothing ends at the length of the source, which --match-source-len asks for",

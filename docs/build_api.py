@@ -13,6 +13,7 @@ MODULES = [
     "fairseq_entmax.certificate",
     "fairseq_entmax.criterion",
     "fairseq_entmax.generator",
+    "fairseq_entmax.hub",
     "fairseq_entmax.lstm",
     "fairseq_entmax.transformer",
     "fairseq_entmax.output",

@@ -250,3 +250,4 @@ def test_api_pages_are_built_from_the_docstrings(tmp_path):
     page = (tmp_path / "fairseq_entmax" / "ops.html").read_text(encoding="utf-8")
     assert "entmax_loss" in page and "label_smoothing" in page
     assert not (tmp_path / "fairseq_entmax" / "ops" / "kernels.html").exists()
+    assert 'id="load"' in (tmp_path / "fairseq_entmax" / "hub.html").read_text(encoding="utf-8")

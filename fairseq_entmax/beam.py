@@ -14,10 +14,10 @@ from .search_state import Extension, TokenError
 class Candidates(NamedTuple):
     """Possible continuations of the live rows, ordered by sentence and row: the best `beam_size` + 1 of each row.
 
-    Tensors `(candidates,)`: `row`, `token`, `increment` (log score of the token), `true` (its probability). Lists, from
-    which it is quicker to choose: `score` so far, `bound` of what continues it, `high` (log score with rounding errors
-    added), `mass` (probability of the prefix), `soon` (what it would score at most if it ended at the next step), and
-    with constraints `progress` (number of their tokens that have been said).
+    Tensors `(candidates,)`: `row`, `token` (as a column), `increment` (log score of the token), `true` (its
+    probability). Lists, from which it is quicker to choose: `score` so far, `bound` of what continues it, `high` (log
+    score with rounding errors added), `mass` (probability of the prefix), `soon` (what it would score at most if it
+    ended at the next step), and with constraints `progress` (number of their tokens that have been said).
     """
 
     row: Tensor
@@ -72,14 +72,15 @@ class BeamSearch(Search):
         """Adds the continuations that lead on in the constraints, and the progress of all."""
         pairs = list(zip(row.tolist(), token.tolist()))
         known, sentence = set(pairs), self.rows.sentence.tolist()
-        useful = [(r, t) for r, s in enumerate(sentence) for t in self.constraints[s].next_tokens(self.said[r])]
+        column = dict(zip(self.named.tolist(), self.columns(self.named).tolist()))
+        useful = [(r, column[t]) for r, s in enumerate(sentence) for t in self.constraints[s].next_tokens(self.said[r])]
         useful = sorted(pair for pair in set(useful) - known if scores[pair] > 0)
         pairs = sorted(pairs + useful, key=lambda pair: pair[0])
+        row, token = torch.tensor(pairs, dtype=torch.long, device=self.device).view(-1, 2).unbind(1)
         progress = []
-        for r, t in pairs:
+        for r, t in zip(row.tolist(), self.tokens_of(token).tolist()):
             constraints = self.constraints[sentence[r]]
             progress.append(constraints.progress(constraints.advance(self.said[r], t)))
-        row, token = torch.tensor(pairs, dtype=torch.long, device=self.device).view(-1, 2).unbind(1)
         return row, token, progress
 
     def _choose(self, s: int, candidates: Candidates, places: range, threshold: float, left: float) -> List[int]:
@@ -165,7 +166,7 @@ class SamplingSearch(Search):
             return Extension(parent, parent, scores.new_empty(0), scores.new_empty(0))
         token = torch.multinomial(pool[parent], 1).squeeze(1)
         increment, true = scores[parent, token].log(), probs[parent, token].log()
-        ended = token.eq(self.options.eos)
+        ended = token.eq(self.eos)
         if ended.any():
             self._record(parent[ended], increment[ended], true[ended], token_error.fall(true[ended].exp()))
         return Extension(parent[~ended], token[~ended], increment[~ended], true[~ended])

@@ -67,7 +67,7 @@ class DiverseBeamSearch(BeamSearch):
 
     def choose(self, probs: Tensor, scores: Tensor, token_error: TokenError) -> Extension:
         """Each group in turn; the rows of the others are hidden from it."""
-        eos, log_score, group = self.options.eos, self.rows.score, self.rows.sentence % self.groups
+        eos, log_score, group = self.eos, self.rows.score, self.rows.sentence % self.groups
         sentence = torch.div(self.rows.sentence, self.groups, rounding_mode="floor")
         taken = probs.new_zeros(len(self.sentences) // self.groups, probs.size(1))  # how often each token was chosen
         parts = []

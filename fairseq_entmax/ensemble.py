@@ -4,7 +4,8 @@ Probabilities are averaged, not their logarithms: a token is possible when one m
 may own any number of them, and the number may change at every step ("ragged" beams).
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence
+import math
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from fairseq import utils
@@ -13,20 +14,26 @@ from fairseq.models.lstm import LSTMEncoder
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from .output import output_alpha
+from .ops.support import list_support
+from .output import output_alpha, searchable_alpha
+
+Entries = Tuple[Tensor, Tensor, Tensor]  # rows, tokens, probabilities
 
 
 class StepOutput(NamedTuple):
     """Next-token distribution of every row.
 
-    `probs`: `(rows, vocab)`, float64, rows add up to one; NaN where a model said so.
+    `probs`: `(rows, columns)`, float64, rows add up to one; NaN where a model said so.
     `attention`: `(rows, src_len)` in the order of the source tokens without padding, or None.
     `logit_error`: bound of the rounding error of a logit, from the type the models computed in.
+    `tokens`: `(columns,)`, ascending: the token of each column, when tokens that are possible in no row are left out;
+        None when the columns are the whole vocabulary.
     """
 
     probs: Tensor
     attention: Optional[Tensor]
     logit_error: float
+    tokens: Optional[Tensor] = None
 
 
 class Ensemble:
@@ -144,30 +151,64 @@ class EnsembleState:
                 self.encoder_outs[i] = model.encoder.reorder_encoder_out(self.encoder_outs[i], order)
         self.sentence = sentence
 
-    def step(self, tokens: Tensor, temperature: float = 1.0, want_attention: bool = False) -> StepOutput:
-        """Next-token distribution after `tokens`, `(rows, steps + 1)`, which begin with the start symbol."""
-        total, attention, error = None, None, 0.0
+    def step(
+        self,
+        tokens: Tensor,
+        temperature: float = 1.0,
+        want_attention: bool = False,
+        columns_for: Optional[Tensor] = None,
+    ) -> StepOutput:
+        """Next-token distribution after `tokens`, `(rows, steps + 1)`, which begin with the start symbol.
+
+        Args:
+            columns_for: tokens that need a column whether they are possible or not; where the vocabulary is large and
+                every output sparse, only these and the possible ones get one. None: the whole vocabulary.
+        """
+        attention, error, logits = None, 0.0, []
         for i, model in enumerate(self.ensemble.models):
             kwargs = {"incremental_state": self.states[i]} if self.ensemble.incremental else {}
             out = model.decoder.forward(tokens, encoder_out=self.encoder_outs[i], **kwargs)
-            logits = out[0][:, -1:, :]
-            error = max(error, 32 * torch.finfo(logits.dtype).eps / min(temperature, 1.0))
-            if temperature != 1.0:
-                logits = logits / temperature
-            probs = model.get_normalized_probs((logits,) + tuple(out[1:]), log_probs=False, sample=None)
+            logits.append((out[0][:, -1:, :] if temperature == 1.0 else out[0][:, -1:, :] / temperature, out[1:]))
+            error = max(error, 32 * torch.finfo(out[0].dtype).eps / min(temperature, 1.0))
+            if want_attention:
+                attention = self._add_attention(attention, decoder_attention(out), self.columns[i])
+        if attention is not None and len(logits) > 1:
+            attention = attention / len(logits)
+        listed = None if columns_for is None else self._list_entries([x for x, _ in logits])
+        if listed is not None:
+            return StepOutput(*_in_columns(listed, tokens.size(0), columns_for, attention, error))
+        total = None
+        for model, (last, extra) in zip(self.ensemble.models, logits):
+            probs = model.get_normalized_probs((last,) + tuple(extra), log_probs=False, sample=None)
             probs = probs[:, -1, :].double()
             probs = probs / probs.sum(dim=-1, keepdim=True)
             total = probs if total is None else total.add_(probs)
-            if want_attention:
-                attention = self._add_attention(attention, decoder_attention(out), self.columns[i])
-        n_models = len(self.ensemble.models)
-        if n_models > 1:
-            total.div_(n_models)
-            attention = None if attention is None else attention / n_models
-        return StepOutput(total, attention, error)
+        return StepOutput(total if len(logits) == 1 else total.div_(len(logits)), attention, error)
+
+    def _list_entries(self, logits: List[Tensor]) -> Optional[List[Entries]]:
+        """What is possible according to each member; None unless that can be listed for all of them."""
+        last = [x[:, -1, :] for x in logits]
+        alphas = [searchable_alpha(model, x) for model, x in zip(self.ensemble.models, last)]
+        if None in alphas:
+            return None
+        last = [x.contiguous() if x.dtype == torch.float64 else x.float().contiguous() for x in last]
+        return [list_support(x, alpha) for x, alpha in zip(last, alphas)]
 
     def _add_attention(self, total: Optional[Tensor], attention: Optional[Tensor], columns: Tensor) -> Optional[Tensor]:
         if attention is None or attention.size(1) != columns.size(1):
             return total
         attention = attention.float().gather(1, columns.index_select(0, self.sentence))
         return attention if total is None else total + attention
+
+
+def _in_columns(members: List[Entries], n_rows: int, columns_for: Tensor, attention, error: float) -> tuple:
+    """Fields of `StepOutput` from what each member lists: the average, over the tokens that are in some list."""
+    tokens, place = torch.unique(torch.cat([columns_for, *(t for _, t, _ in members)]), return_inverse=True)
+    total = torch.zeros(n_rows, len(tokens), dtype=torch.float64, device=tokens.device)
+    first = len(columns_for)
+    for row, token, p in members:
+        column, first = place[first : first + len(token)], first + len(token)
+        sums = total.new_zeros(n_rows).index_add_(0, row, p)
+        total.index_put_((row, column), p / sums[row], accumulate=True)
+        total.masked_fill_(sums.eq(0).unsqueeze(1), math.nan)  # a row without a solution
+    return total if len(members) == 1 else total.div_(len(members)), attention, error, tokens

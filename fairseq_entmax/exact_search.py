@@ -87,6 +87,11 @@ class ThresholdSearch(Search):
     def _replaying(self) -> bool:
         return self.script is not None and self.step < self.script.size(1) - 1
 
+    def columns_for(self) -> Tensor:
+        named = super().columns_for()
+        # It was possible before, but in another batch rounding may differ.
+        return torch.cat([named, self.script[:, self.step + 1]]) if self._replaying else named
+
     def choose(self, probs: Tensor, scores: Tensor, token_error: TokenError) -> Extension:
         if self._replaying:
             return self._replay(scores)
@@ -112,7 +117,7 @@ class ThresholdSearch(Search):
         return Extension(row[chosen], token[chosen], increment[chosen], p[chosen].log())
 
     def _replay(self, scores: Tensor) -> Extension:
-        token = self.script[:, self.step + 1]
+        token = self.columns(self.script[:, self.step + 1])
         increment = scores.gather(1, token.unsqueeze(1)).squeeze(1).log()
         return Extension(torch.arange(len(token), device=self.device), token, increment, increment)
 
@@ -153,7 +158,7 @@ class ThresholdSearch(Search):
         self.deferred.append(
             Deferred(
                 int(rows.sentence[r]),
-                rows.tokens[r].tolist() + [int(token[i])],
+                rows.tokens[r].tolist() + [int(self.tokens_of(token[i]))],
                 float(rows.score[r] + increment[i]),
                 float(rows.logprob[r] + p[i].log()),
                 float(rows.rise[r] + token_error.rise(p[i])),

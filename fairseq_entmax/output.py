@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .ops import entmax
+from .ops.support import worth_searching
 
 ALPHA_KEY = "entmax_output_alpha"  # in the task's state, present only when the output is sparse
 
@@ -61,6 +62,14 @@ def set_output_alpha(model, alpha: float) -> None:
 def output_alpha(model) -> Optional[float]:
     """The output alpha a model was tagged with, or None."""
     return getattr(getattr(model, "decoder", None), "output_alpha", None)
+
+
+def searchable_alpha(model, logits: Tensor) -> Optional[float]:
+    """The output alpha, if listing the support of `logits` `(rows, vocab)` beats computing every probability."""
+    replacement = getattr(getattr(model, "decoder", None), "__dict__", {}).get("get_normalized_probs")
+    if getattr(replacement, "func", None) is not _get_normalized_probs:
+        return None
+    return output_alpha(model) if worth_searching(logits, output_alpha(model)) else None
 
 
 def refuse_adaptive_softmax(decoder) -> None:

@@ -63,6 +63,11 @@ class Search:
         self.said: List[State] = [c.start for c in self.constraints or ()]  # of each live row
         self.trace: List[Trace] = []
         self.keep = max(options.beam_size, options.nbest)
+        self.vocab: Optional[Tensor] = None  # tokens of this step's columns; None: a column for each token
+        self.eos = options.eos  # its column
+        named = {options.eos, options.unk, options.pad, *options.forbidden}
+        named.update(t for c in self.constraints or () for phrase in c.phrases for t in phrase)
+        self.named = torch.tensor(sorted(named), device=self.device)
 
     # ------------------------------------------------------------------ the loop
 
@@ -72,14 +77,19 @@ class Search:
         while len(self.rows) > 0:
             for s in self.rows.sentence.tolist():
                 self.sentences[s].decoder_rows += 1
-            out = self.state.step(self.rows.tokens, self.options.temperature, self.options.want_attention)
+            out = self.state.step(
+                self.rows.tokens, self.options.temperature, self.options.want_attention, self.columns_for()
+            )
+            self.vocab = out.tokens
+            self.eos = self._column(self.options.eos)
             support = (out.probs > 0).sum(dim=-1).tolist()
-            candidates = list_candidates(out.probs) if self.options.want_candidates else None
+            candidates = list_candidates(out.probs, out.tokens) if self.options.want_candidates else None
             self.trace.append(Trace(*transition, support, out.attention, candidates))
             self._drop_nan(out.probs)
             probs, scores = self._modify(out.probs)
             token_error = TokenError(self.ensemble.alphas, out.logit_error)
             chosen = self.choose(probs, scores, token_error)
+            chosen = chosen._replace(token=self.tokens_of(chosen.token))
             self._note_unreachable(chosen)
             transition = (chosen.parent.tolist(), chosen.token.tolist(), chosen.increment.tolist())
             self._advance(chosen, token_error)
@@ -89,11 +99,31 @@ class Search:
         """Finish what ends at this step, choose what goes on, and enter the rest into the ledgers.
 
         Args:
-            probs: true probabilities, `(rows, vocab)`, 0 where something is not allowed.
+            probs: true probabilities, `(rows, columns)`, 0 where something is not allowed.
             scores: the same with all modifications.
             token_error: rounding error of a token's log probability.
+
+        Returns:
+            What goes on; its tokens are columns.
         """
         raise NotImplementedError
+
+    def columns_for(self) -> Tensor:
+        """Tokens that this step speaks of, whether they are possible or not."""
+        if self.prefix is None or self.step >= self.prefix.size(1):
+            return self.named
+        return torch.cat([self.named, self.prefix[:, self.step]])
+
+    def columns(self, tokens: Tensor) -> Tensor:
+        """Columns of tokens that have one (those of `columns_for`, and the possible ones)."""
+        return tokens if self.vocab is None else torch.searchsorted(self.vocab, tokens.contiguous())
+
+    def _column(self, token: int) -> int:
+        return token if self.vocab is None else int(torch.searchsorted(self.vocab, token))
+
+    def tokens_of(self, columns: Tensor) -> Tensor:
+        """The reverse of `columns`."""
+        return columns if self.vocab is None else self.vocab[columns]
 
     @property
     def step(self) -> int:
@@ -156,14 +186,14 @@ class Search:
         """
         options, step = self.options, self.step
         free = self._force_prefix(probs)
-        self._block(probs, options.forbidden, FORBIDDEN, free)
+        self._block(probs, [self._column(token) for token in options.forbidden], FORBIDDEN, free)
         too_short = self.min_len.index_select(0, self.rows.sentence).gt(step)
         if too_short.any():
             name = SOURCE_LENGTH if options.match_source_len else MIN_LENGTH
-            self._block(probs, [options.eos], name, too_short if free is None else too_short & free)
+            self._block(probs, [self.eos], name, too_short if free is None else too_short & free)
         if self.constraints is not None:
             met = [self.constraints[s].is_met(said) for s, said in zip(self.rows.sentence.tolist(), self.said)]
-            self._block(probs, [options.eos], CONSTRAINTS, ~torch.tensor(met, device=self.device))
+            self._block(probs, [self.eos], CONSTRAINTS, ~torch.tensor(met, device=self.device))
         self._limit(probs, self.max_len.index_select(0, self.rows.sentence).le(step))
         if options.no_repeat_ngram_size > 0:
             self._block_per_row(probs, self._repeated(), NGRAMS, free)
@@ -172,14 +202,15 @@ class Search:
         scores = probs
         if options.unk_penalty != 0:
             scores = scores.clone()
-            scores[:, options.unk] *= math.exp(-min(options.unk_penalty, MOST_PENALTY))
+            scores[:, self._column(options.unk)] *= math.exp(-min(options.unk_penalty, MOST_PENALTY))
         if options.diversity_rate > 0 and step > 0:
             scores = scores * (-options.diversity_rate * sibling_ranks(scores)).exp()
         if options.lm_model is not None:
             lm_probs = options.lm_model.get_normalized_probs(
                 options.lm_model(self.rows.tokens), log_probs=True, sample=None
             )
-            scores = scores * (lm_probs[:, -1, :].double() * options.lm_weight).exp()
+            lm_probs = lm_probs[:, -1, :] if self.vocab is None else lm_probs[:, -1, self.vocab]
+            scores = scores * (lm_probs.double() * options.lm_weight).exp()
             self._account(LANGUAGE_MODEL, (probs * scores.eq(0)).sum(dim=-1))
             probs = probs * scores.ne(0)
         return probs, scores
@@ -198,8 +229,9 @@ class Search:
         forced = token.ne(self.options.pad) & fits
         for s in set(sentence[token.ne(self.options.pad) & token.ne(self.options.eos) & ~fits].tolist()):
             self.sentences[s].void = self.sentences[s].void or LENGTH_LIMIT  # the prefix is cut
-        p = probs.gather(1, token.unsqueeze(1)).squeeze(1)
-        only = torch.zeros_like(probs).scatter_(1, token.unsqueeze(1), p.unsqueeze(1))
+        column = self.columns(token).unsqueeze(1)
+        p = probs.gather(1, column).squeeze(1)
+        only = torch.zeros_like(probs).scatter_(1, column, p.unsqueeze(1))
         probs.copy_(torch.where(forced.unsqueeze(1), only, probs))
         known = forced & p.gt(0)
         self.prefix_logprob[sentence[known]] += p[known].log()
@@ -223,17 +255,17 @@ class Search:
                 entries[name] = entries.get(name, 0.0) + max(m, 5e-324)
         return True
 
-    def _block(self, probs: Tensor, symbols: List[int], name: str, where: Optional[Tensor]) -> None:
-        """Forbid `symbols` in the rows `where`."""
-        lost = probs[:, symbols]
+    def _block(self, probs: Tensor, columns: List[int], name: str, where: Optional[Tensor]) -> None:
+        """Forbid some columns in the rows `where`."""
+        lost = probs[:, columns]
         if where is not None:
             lost = lost * where.unsqueeze(1)
         if self._account(name, lost.sum(dim=-1)):
-            probs[:, symbols] -= lost  # exactly 0, or exactly what it was
+            probs[:, columns] -= lost  # exactly 0, or exactly what it was
 
-    def _block_per_row(self, probs: Tensor, symbols: List[List[int]], name: str, where: Optional[Tensor]) -> None:
+    def _block_per_row(self, probs: Tensor, columns: List[List[int]], name: str, where: Optional[Tensor]) -> None:
         allowed = torch.ones_like(probs)
-        for row, banned in enumerate(symbols):
+        for row, banned in enumerate(columns):
             allowed[row, banned] = 0.0
         if where is not None:
             allowed = torch.where(where.unsqueeze(1), allowed, torch.ones_like(allowed))
@@ -244,7 +276,7 @@ class Search:
         """At the length limit only end of sentence is left."""
         if not at_limit.any():
             return
-        eos = self.options.eos
+        eos = self.eos
         other = probs * at_limit.unsqueeze(1)
         other[:, eos] = 0.0
         if self.options.match_source_len:  # asked for: claims are about outputs of this length alone
@@ -259,20 +291,24 @@ class Search:
 
     def _repeated(self) -> List[List[int]]:
         size = self.options.no_repeat_ngram_size
-        return [repeating_tokens(tokens[1:], size) for tokens in self.rows.tokens.tolist()]
+        banned = [repeating_tokens(tokens[1:], size) for tokens in self.rows.tokens.tolist()]
+        if self.vocab is None:
+            return banned
+        column = {token: i for i, token in enumerate(self.vocab.tolist())}
+        return [[column[token] for token in row if token in column] for row in banned]
 
-    def _not_allowed(self, n_symbols: int) -> List[List[int]]:
-        banned = []
+    def _not_allowed(self, n_columns: int) -> List[List[int]]:
+        names, banned = range(n_columns) if self.vocab is None else self.vocab.tolist(), []
         for s, tokens in zip(self.rows.sentence.tolist(), self.rows.tokens):
             allowed = set(self.options.prefix_allowed_tokens_fn(self.ids[s], tokens))
-            banned.append([i for i in range(n_symbols) if i not in allowed])
+            banned.append([i for i, token in enumerate(names) if token not in allowed])
         return banned
 
     # ------------------------------------------------------------------ finish
 
     def _finish(self, probs: Tensor, scores: Tensor, token_error: TokenError) -> None:
         """Move outputs that end here into their sentences' lists, and end of sentence out of `probs` and `scores`."""
-        eos = self.options.eos
+        eos = self.eos
         p = probs[:, eos].clone()
         rows = p.nonzero().squeeze(1)
         if rows.numel() > 0:
@@ -310,11 +346,12 @@ def sibling_ranks(scores: Tensor) -> Tensor:
     return torch.empty_like(scores).scatter_(1, order, ranks)
 
 
-def list_candidates(probs: Tensor) -> List[Dict[int, float]]:
-    """The support of each row with its probabilities."""
+def list_candidates(probs: Tensor, tokens: Optional[Tensor] = None) -> List[Dict[int, float]]:
+    """The support of each row with its probabilities; `tokens` of the columns, None where they are the tokens."""
     found: List[Dict[int, float]] = [{} for _ in range(probs.size(0))]
-    rows, tokens = (probs > 0).nonzero(as_tuple=True)
-    for row, token, p in zip(rows.tolist(), tokens.tolist(), probs[rows, tokens].tolist()):
+    rows, columns = (probs > 0).nonzero(as_tuple=True)
+    names = columns if tokens is None else tokens[columns]
+    for row, token, p in zip(rows.tolist(), names.tolist(), probs[rows, columns].tolist()):
         found[row][token] = p
     return found
 

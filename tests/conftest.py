@@ -4,6 +4,8 @@ import commands
 import pytest
 import torch
 
+from fairseq_entmax.ops import support
+
 torch.set_num_threads(1)
 
 SIZES = {"train": 197, "valid": 13, "test": 30}
@@ -21,3 +23,11 @@ def trained(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     commands.train(corpus, folder, epochs=20)
     return folder / "checkpoint_best.pt"
+
+
+@pytest.fixture(params=["all columns", "possible columns"])
+def columns(request, monkeypatch):
+    """Search over the whole vocabulary, and over what is possible only, as it is done where the vocabulary is large."""
+    if request.param == "possible columns":
+        monkeypatch.setattr(support, "LONG_ROW", 1)
+        monkeypatch.setattr(support, "BLOCK", 2)

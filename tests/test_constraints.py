@@ -13,6 +13,8 @@ from helpers import EOS, FIRST, Automaton, letters, script_model, script_sample
 from fairseq_entmax.constraints import Constraints, read_constraints
 from fairseq_entmax.generator import SparseGenerator
 
+pytestmark = pytest.mark.usefixtures("columns")
+
 MAX_LEN = 5
 A, B, C = FIRST, FIRST + 1, FIRST + 2
 TWO_STRINGS = {"": {"a": 0.7, "b": 0.3}, "a": {".": 1.0}, "b": {".": 1.0}}

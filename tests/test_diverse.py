@@ -17,6 +17,8 @@ from test_generator_parity import LM, dense
 from fairseq_entmax.generator import SparseGenerator
 from fairseq_entmax.task import TranslationEntmaxConfig, TranslationEntmaxTask
 
+pytestmark = pytest.mark.usefixtures("columns")
+
 A, B = FIRST, FIRST + 1
 MAX_LEN = 5
 TWO_STRINGS = {"": {"a": 0.6, "b": 0.4}, "a": {".": 1.0}, "b": {".": 1.0}}

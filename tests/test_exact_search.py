@@ -11,6 +11,8 @@ from test_generator import texts as texts_of
 from fairseq_entmax import exact_search
 from fairseq_entmax.generator import SparseGenerator
 
+pytestmark = pytest.mark.usefixtures("columns")
+
 MAX_LEN = 5
 # greedy takes "a" (0.6), whose strings are worth 0.2 each; the best is "b." (0.4)
 GARDEN_PATH = {"": {"a": 0.6, "b": 0.4}, "a": {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, "*": {".": 1.0}, "b": {".": 1.0}}

@@ -22,6 +22,8 @@ from fairseq_entmax.certificate import Objective
 from fairseq_entmax.generator import SparseGenerator
 from fairseq_entmax.search import repeating_tokens
 
+pytestmark = pytest.mark.usefixtures("columns")
+
 # a . 0.7, b . 0.3
 TWO_STRINGS = {"": {"a": 0.7, "b": 0.3}, "a": {".": 1.0}, "b": {".": 1.0}}
 # a forever

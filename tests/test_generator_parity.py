@@ -16,6 +16,8 @@ from torch import nn
 from fairseq_entmax.output import set_output_alpha
 from fairseq_entmax.task import TranslationEntmaxConfig, TranslationEntmaxTask
 
+pytestmark = pytest.mark.usefixtures("columns")
+
 A, B = FIRST, FIRST + 1
 # Products: a. 0.54, ab. 0.324, ba. 0.063, b. 0.03, aba. 0.036, baa. 0.007
 TABLE = {"": {"a": 0.9, "b": 0.1}, "a": {".": 0.6, "b": 0.4}, "b": {".": 0.3, "a": 0.7}, "*": {".": 0.9, "a": 0.1},

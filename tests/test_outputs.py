@@ -13,6 +13,8 @@ from test_generator import HALVES, TWO_STRINGS
 import fairseq_entmax
 from fairseq_entmax.outputs import decoding_task
 
+pytestmark = pytest.mark.usefixtures("columns")
+
 
 def model_of(*tables):
     dictionary = letters(3)

@@ -13,6 +13,8 @@ from test_generator_parity import dense, make_task
 from fairseq_entmax.certificate import Objective
 from fairseq_entmax.generator import SparseGenerator
 
+pytestmark = pytest.mark.usefixtures("columns")
+
 LENGTHS = [2, 3, 4, 5]  # of the sources, without end of sentence
 # Outputs of 0 to 3 letters. "aa" may end, with probability 0.5; products: . 0.1, a. 0.18, aa. 0.36, aaa. 0.36
 REPEATS = {"": {"a": 0.9, ".": 0.1}, "a": {"a": 0.8, ".": 0.2}, "aa": {"a": 0.5, ".": 0.5}, "aaa": {".": 1.0}}

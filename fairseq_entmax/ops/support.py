@@ -54,6 +54,21 @@ def find_support(scores, alpha):
     return RowSupport(*(torch.cat(field) for field in zip(*parts)))
 
 
+def list_support(scores, alpha):
+    """The non-zero probabilities of every row of contiguous `scores` `(rows, size)`, never stored as a whole.
+
+    Returns:
+        `rows`, `columns` (int64) and `probs` (float64) of the entries, `(entries,)`, rows in no order. A row without
+        a solution (NaN, +inf, or nothing but -inf) has none.
+    """
+    found = find_support(scores, alpha)
+    entries = [(found.rows, found.columns, found.probs)]
+    for rows, _, probs, _ in solve_wide(scores, found, alpha):
+        row, column = (probs.to(scores.dtype) > 0).nonzero(as_tuple=True)
+        entries.append((rows[row], column, probs[row, column].double()))
+    return tuple(torch.cat(field) for field in zip(*entries))
+
+
 def _find_in_chunk(scores, alpha):
     size, exponent = scores.shape[-1], alpha - 1
     whole = size // BLOCK * BLOCK

@@ -28,7 +28,7 @@ class CertificateRecorder:
         path: file for the records, or None; it is emptied at once, so that a bad path fails before decoding.
         post_process: fairseq's ``--post-process`` symbol.
         detokenize: undoes ``--bpe`` and ``--tokenizer``.
-        attention: add each step's attention as a list of [source position, weight].
+        attention: add the source's tokens, and each step's attention as a list of [source position, weight].
     """
 
     def __init__(
@@ -45,6 +45,8 @@ class CertificateRecorder:
         self.file = None
         if path is not None:
             folder = os.path.dirname(os.path.abspath(path))
+            if not path or os.path.isdir(path):
+                raise ValueError(f"--certificate-file: wanted a file, got {path or 'nothing'}")
             if not os.path.isdir(folder):
                 raise ValueError(f"--certificate-file {path}: the folder {folder} does not exist")
             self.file = open(path, "w", encoding="utf-8")
@@ -70,7 +72,10 @@ class CertificateRecorder:
             self.support += sum(best["support"])
             self.steps += len(best["support"])
             if self.file is not None:
-                record = {"id": sentence, "source": self._text(source[source.ne(self.src_dict.pad())], self.src_dict)}
+                source = source[source.ne(self.src_dict.pad())]
+                record = {"id": sentence, "source": self._text(source, self.src_dict)}
+                if self.attention:
+                    record["source_tokens"] = [self.src_dict[t] for t in source.tolist()]
                 record.update(vars(certificate))
                 record["margin"] = None if certificate.margin is None else finite(certificate.margin)
                 record["hypotheses"] = [self._hypothesis(h) for h in hypos]

@@ -3,12 +3,13 @@
 import json
 import logging
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional
 
 import torch
 from fairseq import utils
 from fairseq.data import LanguagePairDataset, encoders
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
@@ -61,7 +62,7 @@ class TranslationEntmaxConfig(TranslationConfig):
         default=0.0,
         metadata={
             "help": "instead of searching, list the most probable outputs of each sentence until they cover this "
-            "probability, in (0, 1], or --exact-budget is spent; needs --unnormalized"
+            "probability, in (0, 1], or --exact-budget is spent; needs --unnormalized (0: off)"
         },
     )
 
@@ -225,7 +226,11 @@ class TranslationEntmaxTask(TranslationTask):
         if self._validates_by_decoding:
             detok_args = json_option("--eval-bleu-detok-args", self.cfg.eval_bleu_detok_args)
             self.tokenizer = encoders.build_tokenizer(Namespace(tokenizer=self.cfg.eval_bleu_detok, **detok_args))
-            gen_args = Namespace(**json_option("--eval-bleu-args", self.cfg.eval_bleu_args))
+            gen_args = json_option("--eval-bleu-args", self.cfg.eval_bleu_args)
+            unknown = sorted(set(gen_args) - {f.name for f in fields(GenerationConfig)})
+            if unknown:
+                raise ValueError(f"--eval-bleu-args: no option of generation is called {', '.join(unknown)}")
+            gen_args = Namespace(**gen_args)
             self.sequence_generator = self._build_generator([model], gen_args)
         return model
 
@@ -242,6 +247,7 @@ class TranslationEntmaxTask(TranslationTask):
                 raise ValueError(f"{seq_gen_cls.__name__} cannot decode a model with a sparse output")
             return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         self._generation_cfg = args
+        check_certificate_options(self.cfg)
         parent = args._get_parent() if hasattr(args, "_get_parent") else None
         self.recorder = CertificateRecorder(
             self.source_dictionary,
@@ -406,6 +412,15 @@ def json_option(name: str, value: Optional[str]) -> Dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError(f"{name} must be a JSON object, got {value!r}")
     return parsed
+
+
+def check_certificate_options(cfg) -> None:
+    """Refuse options of the task that would do nothing."""
+    for name, on in (("attention", cfg.certificate_attention), ("candidates", cfg.certificate_candidates)):
+        if on and cfg.certificate_file is None:
+            raise ValueError(f"--certificate-{name} needs --certificate-file")
+    if cfg.exact_budget != EXACT_BUDGET and not cfg.exact_search and cfg.enumerate_mass == 0:
+        raise ValueError(f"--exact-budget {cfg.exact_budget} needs --exact-search or --enumerate-mass")
 
 
 def as_namespace(args) -> Namespace:

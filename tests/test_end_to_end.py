@@ -50,6 +50,7 @@ def test_output_is_sparse_and_certified(corpus, trained, tmp_path):
     hypotheses, references = lines(printed, "H"), lines(printed, "T")
     for record in records(path):
         assert record["certificate"] in ("complete", "optimal", "none") and record["objective"] == "logprob"
+        assert record["source_tokens"] == [*record["source"].split(), "</s>"]
         best = record["hypotheses"][0]
         assert best["text"] == hypotheses[record["id"]][1] and record["source"] == references[record["id"]][0]
         assert best["score"] == pytest.approx(float(hypotheses[record["id"]][0]) * math.log(2), abs=1e-5)
@@ -177,9 +178,14 @@ def test_options_of_generation(corpus, trained, options):
         (["--score-reference", "--print-alignment", "soft"], "--print-alignment soft"),
         (["--enumerate-mass", "0.5"], "--enumerate-mass 0.5 .* add --unnormalized"),
         (["--exact-search", "--exact-budget", "0"], "--exact-budget must be at least 1, got 0"),
+        (["--exact-budget", "5"], "--exact-budget 5 needs --exact-search or --enumerate-mass"),
         (["--certificate-file", "/nowhere/at/all.jsonl"], "--certificate-file /nowhere/at/all.jsonl"),
+        (["--certificate-file", "/"], "--certificate-file: wanted a file, got /"),
+        (["--certificate-file", ""], "--certificate-file: wanted a file, got nothing"),
+        (["--certificate-attention"], "--certificate-attention needs --certificate-file"),
+        (["--certificate-candidates"], "--certificate-candidates needs --certificate-file"),
     ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_options_that_do_not_go_with_sparse_outputs_are_named__case_32(corpus, trained, options, match):
     with pytest.raises(ValueError, match=match):
@@ -356,6 +362,7 @@ def test_unknown_names_are_listed(corpus, tmp_path):
         (["--criterion", "entmax", "--entmax-alpha", 0.5], "--entmax-alpha.*0.5"),
         (["--attention-mapping", "entmax", "--attention-alpha", 0.5], "--attention-alpha.*0.5"),
         (["--eval-bleu", "--eval-bleu-args", "{beam: 5}"], "--eval-bleu-args must be a JSON object, got '{beam: 5}'"),
+        (["--eval-bleu", "--eval-bleu-args", '{"bem": 5}'], "--eval-bleu-args: no option of generation is called bem"),
         (["--eval-accuracy", "--eval-bleu-args", "[5]"], "--eval-bleu-args must be a JSON object"),
         (["--label-smoothing", 1.5], "--label-smoothing.*1.5"),
     ],

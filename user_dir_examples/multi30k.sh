@@ -34,7 +34,7 @@ training=(
   --lr-scheduler plateau --lr-shrink 0.5 --lr-patience 0
   --best-checkpoint-metric loss
   # size and length
-  --batch-size 64 --max-epoch 10
+  --batch-size 64 --max-epoch 20
   # housekeeping
   --no-epoch-checkpoints --log-interval 50 --num-workers 0
 )

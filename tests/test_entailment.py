@@ -21,6 +21,7 @@ sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import evaluate_snli  # noqa: E402
 import prepare_snli  # noqa: E402
+import tables_2017  # noqa: E402
 
 LABELS = ("entailment", "neutral", "contradiction")
 FILLERS = "there is a big old thing in our house now".split()
@@ -322,6 +323,7 @@ def recipe(*options):
 def test_the_recipe_refuses_mistakes_in_one_line():
     for options, says in (
         ([], "--data: wanted the folder"),
+        (["--sample", "--data", "."], "--sample: wanted neither --data nor --vectors with it, got ."),
         (["--data", "nowhere"], "--data nowhere: no such folder"),
         (["--data", ".", "--mappings", "soft"], "--mappings: wanted one of softmax"),
         (["--data", ".", "--limit", "abc"], "--limit: wanted a whole number of 1 or more, got abc"),
@@ -345,3 +347,12 @@ def test_the_recipe_runs_through_and_a_second_run_reuses_everything(corpus, tmp_
     assert second.returncode == 0 and second.stdout.count("done before") == 5, second.stdout + second.stderr
     third = recipe(*options, "--limit", "20")
     assert third.returncode == 1 and "; take another --out" in third.stderr
+
+
+def test_the_recipe_makes_its_own_sample(tmp_path):
+    run = recipe("--quick", "--sample", "--limit", "300", "--mappings", "sparsemax", "--out", tmp_path / "run")
+    assert run.returncode == 0, run.stdout + run.stderr
+    result = json.loads((tmp_path / "run" / "results" / "snli-sample-quick-sparsemax.json").read_text())
+    assert result["scores"]["pairs"] == 1200 and result["settings"]["sample"] is True
+    assert result["command"].startswith("bash user_dir_examples/snli.sh --sample --out OUT --mappings sparsemax")
+    assert "#### Made-up pairs" in tables_2017.section([result])

@@ -20,10 +20,13 @@ options:
                    https://nlp.stanford.edu/projects/snli/ (CC BY-SA 4.0)
   --vectors FILE   300-dimensional word vectors as text, which stay fixed: GloVe 840B in the papers
                    (https://nlp.stanford.edu/projects/glove/); without them, word vectors are trained
-  --out OUT        where everything is written (default runs/snli, with --quick runs/snli-quick)
+  --out OUT        where everything is written (default runs/snli, with --sample runs/snli-sample, with
+                   --quick runs/snli-quick)
   --mappings M...  default: softmax sparsemax fusedmax oscarmax; also entmax15 and pnormmax
+  --sample         made-up pairs in the corpus's format (6,000, by sample_snli.py) instead of --data, vectors of 50
+                   numbers that are trained, 12 epochs; the figures say nothing about SNLI
   --limit N        use the first N training pairs only
-  --dim N          numbers in a word vector (default 300)
+  --dim N          numbers in a word vector (default 300, with --sample 50)
   --quick          tiny model, two epochs, to see that everything works; the numbers mean nothing
   --force          replace results that are there
   -h, --help       this text
@@ -52,7 +55,7 @@ training=(
   --seed "$seed" --no-epoch-checkpoints --log-format simple --log-interval 1000 --num-workers 0
 )
 
-data=${DATA:-} vectors=${VECTORS:-} out=${OUT:-} limit='' dim=300 quick='' force=''
+data=${DATA:-} vectors=${VECTORS:-} out=${OUT:-} limit='' dim='' sample='' quick='' force=''
 mappings=(softmax sparsemax fusedmax oscarmax)
 
 parse_options() {
@@ -60,21 +63,31 @@ parse_options() {
     case $1 in
       --data | --vectors | --out | --limit | --dim) take_value "$@" && shift 2 ;;
       --mappings) take_values "$@" && mappings=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
+      --sample) sample=true && shift ;;
       --quick) quick=1 && shift ;;
       --force) force=--force && shift ;;
       -h | --help) usage && exit ;;
       *) fail "unknown option $1 (see --help)" ;;
     esac
   done
-  [[ -n $data ]] || fail "--data: wanted the folder of the SNLI corpus, got nothing"
-  [[ -d $data ]] || fail "--data $data: no such folder"
+  [[ -z $sample || -z $data$vectors ]] || fail "--sample: wanted neither --data nor --vectors with it, got $data$vectors"
+  [[ -n $data$sample ]] || fail "--data: wanted the folder of the SNLI corpus (or --sample), got nothing"
+  [[ -z $data || -d $data ]] || fail "--data $data: no such folder"
   [[ -z $vectors || -f $vectors ]] || fail "--vectors $vectors: no such file"
   check_choice --mappings "${attention_mappings[*]}" "${mappings[@]}"
   check_count --limit 1 ${limit:+"$limit"}
-  check_count --dim 1 "$dim"
-  out=${out:-$root/runs/snli${quick:+-quick}}
+  check_count --dim 1 ${dim:+"$dim"}
+  kind=${sample:+-sample}${quick:+-quick}
+  out=${out:-$root/runs/snli$kind}
+  [[ -z $sample ]] || suit_sample
+  dim=${dim:-300}
   model+=(--embed-dim "$dim" ${vectors:+--vectors "$vectors"})
   [[ -z $quick ]] || shrink
+}
+
+suit_sample() {
+  dim=${dim:-50}
+  training+=(--lr 0.002 --max-epoch 12)
 }
 
 shrink() {
@@ -85,7 +98,10 @@ shrink() {
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 prepare() {
-  python "$root/user_dir_examples/prepare_snli.py" --data "$data" --out "$out/data" --dim "$dim" \
+  if [[ -n $sample ]]; then
+    python "$root/user_dir_examples/sample_snli.py" --out "$out/sample" || return
+  fi
+  python "$root/user_dir_examples/prepare_snli.py" --data "${data:-$out/sample}" --out "$out/data" --dim "$dim" \
     ${vectors:+--vectors "$vectors"} ${limit:+--limit "$limit"}
 }
 
@@ -116,13 +132,14 @@ evaluate() {
 }
 
 record() {
-  local mapping=$1 name=snli${quick:+-quick}-$1
-  local command="bash user_dir_examples/snli.sh --data DATA${vectors:+ --vectors VECTORS} --out OUT --mappings $mapping"
+  local mapping=$1 name=snli$kind-$1 source="--data DATA"
+  [[ -z $sample ]] || source=--sample
+  local command="bash user_dir_examples/snli.sh $source${vectors:+ --vectors VECTORS} --out OUT --mappings $mapping"
   local described="${model[*]}"
   python "$root/user_dir_examples/results.py" "$out/results/$name.json" --recipe snli --name "$name" \
     --scores "$out/$mapping/scores.json" --setting mapping="$mapping" --setting limit="${limit:-null}" \
-    --setting model="${described//"$vectors"/VECTORS}" --setting training="${training[*]}" --seed "$seed" \
-    --seconds "$(spent "$mapping-")" \
+    --setting sample="${sample:-null}" --setting model="${described//"$vectors"/VECTORS}" \
+    --setting training="${training[*]}" --seed "$seed" --seconds "$(spent "$mapping-")" \
     --command "$command${limit:+ --limit $limit} --dim $dim${quick:+ --quick}" $force
 }
 

@@ -26,6 +26,11 @@ ENTAILMENT = """### Textual entailment
 SNLI 1.0, by `snli.sh`: accuracy on the test pairs, words of the premise with attention above zero and their segments.
 The paper: softmax 81.66, sparsemax 82.39, fusedmax 82.41, oscarmax 81.76 %."""
 
+SAMPLE = """#### Made-up pairs
+
+By `snli.sh --sample`, to see the recipe at work without the corpus. The words of a pair decide its label; chance is a
+third. These figures say nothing about SNLI."""
+
 
 def section(found: List[Result]) -> str:
     """Markdown of the tables; "" without results."""
@@ -107,6 +112,8 @@ def entailment(found: List[Result]) -> str:
 
         limit = group[0]["settings"]["limit"]
         title = f"#### {'All' if limit is None else f'The first {limit}'} training pairs"
+        if group[0]["settings"].get("sample"):
+            title = SAMPLE
         blocks.append(block(title, group, ["accuracy %", "attended", "segments", "words of the premise"], row))
     return "\n\n".join([ENTAILMENT, *blocks]) if blocks else ""
 

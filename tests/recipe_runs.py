@@ -45,7 +45,7 @@ def noted(folder: Path, scores: Dict, cases: str) -> Callable[..., Tuple[subproc
     """A `run` that returns the command lines of fairseq, too; it has `calls` (where they are noted) and `out`.
 
     Args:
-        folder: DATA, and where everything is written.
+        folder: DATA (unless a run is given another, or None), and where everything is written.
         scores: what the scoring scripts would find, in `$CALLS.json`.
         cases: branches of a shell `case` on the arguments of python, for the scripts that are not to run.
     """
@@ -59,7 +59,7 @@ def noted(folder: Path, scores: Dict, cases: str) -> Callable[..., Tuple[subproc
     def run_noted(name: str, *options, data=folder):
         calls.write_text("")
         env = {"VIRTUAL_ENV": str(folder / "venv"), "CALLS": str(calls), "REAL": sys.executable}
-        done = run(name, *options, DATA=str(data), OUT=str(out), **env)
+        done = run(name, *options, DATA=str(data or ""), OUT=str(out), **env)
         return done, calls.read_text().splitlines()
 
     run_noted.calls, run_noted.out = calls, out

@@ -133,7 +133,7 @@ def test_incremental_equals_full_under_ragged_reorder_case_36(seed, settings):
     tokens = torch.full((4, 1), 2)
     with torch.no_grad():
         for _ in range(6):
-            probs, attention, _ = state.step(tokens, want_attention=True)
+            probs, attention, *_ = state.step(tokens, want_attention=True)
             full = model(sources[state.sentence], None, tokens)
             assert torch.allclose(probs.float(), full[0][:, -1].softmax(-1), atol=1e-5)
             if attention is not None:

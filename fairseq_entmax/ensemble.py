@@ -18,6 +18,8 @@ from .ops.support import list_support
 from .output import output_alpha, searchable_alpha
 
 Entries = Tuple[Tensor, Tensor, Tensor]  # rows, tokens, probabilities
+# Where more than this share of the vocabulary is possible, as early in training, lists are longer than rows.
+LISTED_SHARE = 1 / 8
 
 
 class StepOutput(NamedTuple):
@@ -192,7 +194,9 @@ class EnsembleState:
         if None in alphas:
             return None
         last = [x.contiguous() if x.dtype == torch.float64 else x.float().contiguous() for x in last]
-        return [list_support(x, alpha) for x, alpha in zip(last, alphas)]
+        entries = [list_support(x, alpha) for x, alpha in zip(last, alphas)]
+        is_short = all(len(p) <= LISTED_SHARE * x.numel() for x, (_, _, p) in zip(last, entries))
+        return entries if is_short else None
 
     def _add_attention(self, total: Optional[Tensor], attention: Optional[Tensor], columns: Tensor) -> Optional[Tensor]:
         if attention is None or attention.size(1) != columns.size(1):

@@ -57,6 +57,7 @@ def decode(monkeypatch, listed, members=(AUTOMATA,), prefix=None, phrases=None, 
         if listed:
             patch.setattr(support, "LONG_ROW", 1)
             patch.setattr(support, "BLOCK", 8)
+            patch.setattr(ensemble, "LISTED_SHARE", 1)
         dictionary = letters(LETTERS)
         models = [script_model(dictionary, automata) for automata in members]
         options = {"beam_size": 3, "nbest": 4, "max_len_b": 6, "min_len": 0, "want_candidates": True, **options}
@@ -131,6 +132,19 @@ def test_sampling_draws_what_is_possible(monkeypatch):
         for h in hypotheses:
             if not h["truncated"]:
                 assert h["logprob"] == pytest.approx(strings[tuple(h["tokens"].tolist())], abs=1e-6)
+
+
+def test_a_wide_support_is_not_listed(monkeypatch):
+    monkeypatch.setattr(support, "LONG_ROW", 1)
+    monkeypatch.setattr(support, "BLOCK", 8)
+    wide = Automaton.random(0, 1, FIRST + LETTERS, max_support=1)
+    wide.probs[0] = 1 / (FIRST + LETTERS)
+    steps = []
+    for source in (wide, AUTOMATA[0]):
+        state = ensemble.Ensemble([script_model(letters(LETTERS), [source])], 1).start(script_sample([0])["net_input"])
+        steps.append(state.step(torch.tensor([[EOS]]), columns_for=torch.tensor([EOS])))
+    assert steps[0].tokens is None and steps[0].probs.shape == (1, FIRST + LETTERS)
+    assert steps[1].probs.size(1) == len(set(possible(AUTOMATA[0])) | {EOS})
 
 
 def test_dense_members_and_short_vocabularies_have_all_columns(monkeypatch):

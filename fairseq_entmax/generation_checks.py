@@ -1,11 +1,18 @@
 """Refusal of impossible generation options, by name."""
 
 import math
-from typing import Dict
+from typing import Dict, Iterable
 
 # Powers of a length beyond this leave the range of float64.
 MOST_LENPEN = 30
 DIVERSE_STRENGTH = 0.5  # fairseq's default
+
+
+def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that are no options of generation."""
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise ValueError(f"{where}: no option of generation is called {', '.join(unknown)}")
 
 
 def check_numbers(numbers: Dict[str, float]) -> None:

@@ -7,6 +7,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.hub_utils import GeneratorHubInterface
 from omegaconf import open_dict
 
+from .generation_checks import refuse_unknown
+
 TASK = "translation_entmax"
 # Options of generation that belong to the task.
 OF_TASK = ("exact_search", "exact_budget", "enumerate_mass")
@@ -18,7 +20,7 @@ class Translator(GeneratorHubInterface):
     def generate(self, tokenized_sentences, *args, **options):
         """fairseq's `generate`; with `exact_search`, `exact_budget`, `enumerate_mass`, and any of `cfg.generation`."""
         own = {name: options.pop(name) for name in OF_TASK if name in options}
-        _refuse_unknown("generate", set(options) - ARGUMENTS, self.cfg.generation)
+        refuse_unknown("generate", set(options) - ARGUMENTS, self.cfg.generation)
         before = {name: getattr(self.task.cfg, name) for name in own}
         try:
             _set(self.task.cfg, own)
@@ -29,12 +31,6 @@ class Translator(GeneratorHubInterface):
 
 # Arguments of fairseq's `generate` that are no options of generation.
 ARGUMENTS = {"verbose", "skip_invalid_size_inputs", "inference_step_args", "prefix_allowed_tokens_fn"}
-
-
-def _refuse_unknown(where, names, known):
-    unknown = sorted(set(names) - set(known))
-    if unknown:
-        raise ValueError(f"{where}: no option of generation is called {', '.join(unknown)}")
 
 
 def _set(settings, values):
@@ -64,7 +60,7 @@ def load(*checkpoints, data: Optional[str] = None, **generation) -> Translator:
     state = checkpoint_utils.load_checkpoint_to_cpu(paths[0])
     cfg = state["cfg"] if state.get("cfg") is not None else convert_namespace_to_omegaconf(state["args"])
     own = {name: generation.pop(name) for name in OF_TASK if name in generation}
-    _refuse_unknown("load", generation, cfg.generation)
+    refuse_unknown("load", generation, cfg.generation)
     with open_dict(cfg), open_dict(cfg.task):
         cfg.task._name = TASK
         cfg.task.data = cfg.task.data if data is None else str(data)

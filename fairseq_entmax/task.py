@@ -17,7 +17,7 @@ from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, Transl
 from . import plateau
 from .certificate import COMPLETE, OPTIMAL
 from .compat_fairseq import check_batch_buckets
-from .generation_checks import check_numbers
+from .generation_checks import check_numbers, refuse_unknown
 from .generator import EXACT_BUDGET, EntmaxGenerator, SparseGenerator
 from .output import checkpoint_output_alpha, is_sparse, output_alpha, set_output_alpha
 from .records import CertificateRecorder
@@ -227,9 +227,7 @@ class TranslationEntmaxTask(TranslationTask):
             detok_args = json_option("--eval-bleu-detok-args", self.cfg.eval_bleu_detok_args)
             self.tokenizer = encoders.build_tokenizer(Namespace(tokenizer=self.cfg.eval_bleu_detok, **detok_args))
             gen_args = json_option("--eval-bleu-args", self.cfg.eval_bleu_args)
-            unknown = sorted(set(gen_args) - {f.name for f in fields(GenerationConfig)})
-            if unknown:
-                raise ValueError(f"--eval-bleu-args: no option of generation is called {', '.join(unknown)}")
+            refuse_unknown("--eval-bleu-args", gen_args, (option.name for option in fields(GenerationConfig)))
             gen_args = Namespace(**gen_args)
             self.sequence_generator = self._build_generator([model], gen_args)
         return model

@@ -122,9 +122,10 @@ def recipe(*options):
         (["--data", ".", "--architectures", "rnn"], "--architectures: wanted lstm or transformer, got rnn"),
         (["--data", ".", "--smoothing", "1"], "--smoothing: wanted a number in [0, 1), got 1"),
         (["--data", ".", "--units", "few"], "--units: wanted characters or a number of pieces, got few"),
+        (["--data", ".", "--source-units", "0"], "--source-units: wanted characters or a number of pieces, got 0"),
         (["--data", ".", "--limit", "abc"], "--limit: wanted a whole number of 1 or more, got abc"),
     ],
-    ids=["data", "architecture", "smoothing", "units", "limit"],
+    ids=["data", "architecture", "smoothing", "units", "source-units", "limit"],
 )
 def test_mistakes_are_one_line(options, says):
     assert recipe_runs.refuses(says, recipe(*options))

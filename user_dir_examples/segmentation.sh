@@ -69,7 +69,7 @@ parse_options() {
   while (($#)); do
     case $1 in
       --data | --out | --language | --source-units | --target-units | --limit) take_value "$@" && shift 2 ;;
-      --units) take_value "$@" && source_units=$units target_units=$units && shift 2 ;;
+      --units) take_value "$@" && check_units "$1" "$2" && source_units=$2 target_units=$2 && shift 2 ;;
       --architectures) take_values "$@" && architectures=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
       --smoothing) take_values "$@" && smoothing=("${values[@]}") && shift $((1 + ${#values[@]})) ;;
       --softmax) criterion=(--criterion entmax --entmax-alpha 1) criterion_name=softmax && shift ;;
@@ -96,10 +96,13 @@ check_options() {
   for value in "${smoothing[@]}"; do
     [[ $value =~ ^0(\.[0-9]+)?$ ]] || fail "--smoothing: wanted a number in [0, 1), got $value"
   done
-  for value in "$source_units" "$target_units"; do
-    [[ $value =~ ^(characters|[1-9][0-9]*)$ ]] || fail "--units: wanted characters or a number of pieces, got $value"
-  done
+  check_units --source-units "$source_units"
+  check_units --target-units "$target_units"
   check_count --limit 1 ${limit:+"$limit"}
+}
+
+check_units() {
+  [[ $2 =~ ^(characters|[1-9][0-9]*)$ ]] || fail "$1: wanted characters or a number of pieces, got $2"
 }
 
 shrink() {

@@ -13,6 +13,9 @@ from .recurrence import StepMatrix
 ALPHAS = {"softmax": 1.0, "sparsemax": 2.0, "entmax15": 1.5, "entmax": 1.5}
 STRUCTURED = {"fusedmax": fusedmax, "oscarmax": oscarmax, "pnormmax": pnormmax}
 MAPPINGS = (*ALPHAS, *STRUCTURED)
+# Where `--attention-strength` is not given. The price of oscarmax grows with the number of positions: at 0.1, as for
+# fusedmax, a fresh model attends to all of a dozen words alike, and no gradient ever reaches the scores.
+STRENGTHS = {"fusedmax": 0.1, "oscarmax": 0.01}
 # An option and the mappings that it means something for.
 GOES_WITH = {
     "--attention-alpha": ("entmax",),
@@ -37,7 +40,7 @@ def build_mapping(
     Args:
         name: `--attention-mapping`
         alpha: `--attention-alpha`, for `entmax` only (default 1.5); where learning starts with `learn_alpha`
-        strength: `--attention-strength`, for `fusedmax` and `oscarmax` (default 0.1)
+        strength: `--attention-strength`, for `fusedmax` and `oscarmax` (default 0.1 and 0.01)
         gamma: `--attention-gamma`, for `fusedmax`, `oscarmax` and `pnormmax` (default 1)
         p: `--attention-p`, for `pnormmax` (default 1.5)
         learn_alpha: `--learn-attention-alpha`, for `entmax` and `entmax15`
@@ -62,7 +65,7 @@ def build_mapping(
     _check_number("--attention-gamma", gamma, "a finite number > 0", lambda x: x > 0)
     _check_number("--attention-p", p, "a number in (1, 2]", lambda x: 1 < x <= 2)
     if name in STRUCTURED:
-        options = {"strength": strength, "gamma": gamma, "p": p}
+        options = {"strength": STRENGTHS.get(name) if strength is None else strength, "gamma": gamma, "p": p}
         return Mapping(name, options={key: float(value) for key, value in options.items() if value is not None})
     alpha = ALPHAS[name] if alpha is None else float(alpha)
     return Mapping(name, alpha=_learned(alpha, heads) if learn_alpha else alpha)

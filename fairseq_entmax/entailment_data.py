@@ -60,7 +60,8 @@ class EntailmentDataset(FairseqDataset):
         premises, hypotheses: data sets of token tensors that end with end of sentence
         labels: number of each pair's label
         dictionary: of both
-        shuffle: in training, pairs of like lengths meet in batches that differ from epoch to epoch
+        shuffle: in training, pairs of like lengths meet in batches by chance; the batches are made once, and come in
+            another order in each epoch
     """
 
     def __init__(self, name, premises, hypotheses, labels, dictionary, shuffle=True):

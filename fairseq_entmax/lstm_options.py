@@ -61,8 +61,9 @@ class LSTMEntmaxConfig(FairseqDataclass):
                           "it stays between 1.01 and 2 and is logged as attention_alpha"},
     )  # fmt: skip
     attention_strength: Optional[float] = _option(
-        "strength of the fusion in --attention-mapping fusedmax and oscarmax, at least 0: 0 is sparsemax, and from "
-        "about 1 on all weights are equal and nothing is learnt (default 0.1)"
+        "strength of the fusion in --attention-mapping fusedmax and oscarmax, at least 0: 0 is sparsemax; where it is "
+        "too large (fusedmax about 1, oscarmax 0.1 for a dozen words) all weights are equal and nothing is learnt "
+        "(default 0.1 for fusedmax, 0.01 for oscarmax)"
     )
     attention_gamma: Optional[float] = _option(
         "scale of the regulariser of --attention-mapping fusedmax, oscarmax and pnormmax, above 0: the larger, the "

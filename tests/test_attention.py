@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from fairseq_entmax.recurrence import StepMatrix, lstm_gates
 
 def op(name):
     """The function behind a mapping, with its default options."""
-    structured = {"fusedmax": fusedmax, "oscarmax": oscarmax, "pnormmax": pnormmax}
+    structured = {"fusedmax": fusedmax, "oscarmax": partial(oscarmax, strength=0.01), "pnormmax": pnormmax}
     return structured[name] if name in structured else lambda scores: entmax(scores, ALPHAS[name])
 
 
@@ -118,7 +120,7 @@ def test_nan_is_seen_and_stays_in_its_row_case_12():
         ("fusedmax", {"strength": 0.3, "gamma": 2.0}, lambda z: fusedmax(z, strength=0.3, gamma=2.0)),
         ("fusedmax", {"strength": 0}, sparsemax),
         ("oscarmax", {"strength": 0.05}, lambda z: oscarmax(z, strength=0.05)),
-        ("oscarmax", {"gamma": 3.0}, lambda z: oscarmax(z, gamma=3.0)),
+        ("oscarmax", {"gamma": 3.0}, lambda z: oscarmax(z, strength=0.01, gamma=3.0)),
         ("pnormmax", {"p": 1.2, "gamma": 0.5}, lambda z: pnormmax(z, p=1.2, gamma=0.5)),
         ("pnormmax", {"p": 2}, sparsemax),
     ],
@@ -268,6 +270,16 @@ class TestRecurrence:
         assert torch.autograd.gradcheck(
             lstm_gates, (randn(2, 12).requires_grad_(), randn(2, 3, seed=1).requires_grad_())
         )
+
+
+def test_oscarmax_of_a_fresh_model_gets_a_gradient():
+    """With the strength of fusedmax, scores as small as those at the beginning would stay fused for good."""
+    for options, learns in (({}, True), ({"strength": 0.1}, False)):
+        scores = (0.05 * randn(8, 12)).requires_grad_()
+        (grad,) = torch.autograd.grad(
+            (build_mapping("oscarmax", **options)(scores) * randn(8, 12, seed=1)).sum(), scores
+        )
+        assert (grad.abs().amax(-1) > 1e-3).all() if learns else (grad.abs() < 1e-12).all()
 
 
 def test_second_derivatives_are_refused_case_50():

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -354,7 +355,9 @@ def test_models_seeds_and_their_ensemble(recipe):
     prefix = "medium-small-2languages-output1.5-attention2-"
     assert set(found) == {prefix + kind for kind in ("seed1", "seed2", "ensemble1-2")}
     result = found[prefix + "ensemble1-2"]
-    assert result["settings"] == {**SETTINGS, "languages": ["spanish", "kurmanji"]} and result["seed"] == [1, 2]
+    wanted = {**SETTINGS, "languages": ["spanish", "kurmanji"]}
+    assert wanted.items() <= result["settings"].items() and result["seed"] == [1, 2]
+    assert "--lr-threshold 0.01" in result["settings"]["training"] and "--beam 5" in result["settings"]["decoding"]
     assert result["scores"] == scores_of(80.0) and result["seconds"] == 640
     assert result["command"] == (
         "bash user_dir_examples/inflection.sh --data DATA --out OUT --setting medium --languages spanish kurmanji "
@@ -375,12 +378,42 @@ def test_it_goes_on_where_it_stopped_and_replaces_only_by_force(recipe):
     assert done.returncode == 0 and calls == [] and '"seed": 7' in path.read_text()
     done, calls = recipe("--force")
     assert done.returncode == 0 and len(calls) == 3 and '"seed": 1' in path.read_text()
-    done, _ = recipe("--small")
-    assert done.returncode == 1 and "wanted a new folder or --force, got that of: medium, full size" in done.stderr
-    done, _ = recipe("--small", "--force")
-    assert done.returncode == 0 and [path.stem for path in (recipe.out / "results").iterdir()] == [
-        "medium-small-output1.5-attention1.5-seed1"
-    ]
+    for options in (["--small"], ["--small", "--force"], ["--setting", "high"]):
+        done, calls = recipe(*options)
+        assert done.returncode == 1 and "take another --out" in done.stderr and calls == []
+    assert path.exists()
+
+
+def test_other_data_or_another_schedule_needs_another_folder(recipe, tmp_path):
+    assert recipe()[0].returncode == 0
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    done, calls = recipe(data=other)
+    assert done.returncode == 1 and calls == []
+    assert done.stderr.startswith(f"error: {other}: what is in {recipe.out} was made of ")
+    settings = recipe.out / "settings"
+    settings.write_text(settings.read_text().replace("--lr-threshold 0.01", "--lr-threshold 0.1"))
+    done, calls = recipe()
+    assert done.returncode == 1 and "take another --out" in done.stderr and calls == []
+
+
+def test_an_ensemble_follows_its_models(recipe):
+    assert recipe("--seeds", 1, 2)[0].returncode == 0
+    assert recipe("--seeds", 2, "--force")[0].returncode == 0
+    assert [path.stem[-5:] for path in sorted((recipe.out / "results").iterdir())] == ["seed1", "seed2"]
+    done, calls = recipe("--seeds", 1, 2)
+    assert done.returncode == 0, done.stderr
+    assert [call.split()[0] for call in calls] == ["fairseq-generate"] * 2  # the ensemble, on test and valid
+
+
+def test_seconds_of_a_step_count_what_was_interrupted(tmp_path):
+    script = f"""set -euo pipefail; source {recipe_runs.EXAMPLES / "common.sh"}; out={tmp_path}
+    work() {{ sleep "$1"; [[ $2 == good ]]; }}
+    step training work "$@"; spent training"""
+    first = subprocess.run(["bash", "-c", script, "x", "2", "bad"], capture_output=True, text=True)
+    assert first.returncode == 1 and "running the script again continues here" in first.stderr
+    second = subprocess.run(["bash", "-c", script, "x", "1", "good"], capture_output=True, text=True)
+    assert second.returncode == 0 and int(second.stdout.split()[-1]) >= 3
 
 
 def test_a_dense_output_has_no_forms_to_list(recipe):

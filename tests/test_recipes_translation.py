@@ -347,6 +347,7 @@ def result(attention, output, bleu, sweep=0, **scores):
     found["nonzeros"] = {"output": 7.25, "attention": 3.5, "source": 15.0}
     found["certificates"] = {"complete": 1.0, "optimal": 61.0, "none": 38.0, "mass": 0.25, "decoder_rows": 40.0}
     settings = {"pair": "de-en", "attention_alpha": attention, "output_alpha": output, "sweep": sweep}
+    settings["training"] = "--max-epoch 20"
     about = {"recipe": "multi30k", "name": f"{attention}-{output}-{sweep}", "seed": 1, "seconds": 90, "date": "d"}
     about.update(versions={"torch": "2"}, command="bash DATA OUT", machine="m")
     return {**about, "settings": settings, "scores": {**found, **scores}}
@@ -454,7 +455,7 @@ def test_it_goes_on_where_it_stopped_and_replaces_only_by_force(recipe):
     assert done.returncode == 1 and "error: preprocessing failed" in done.stderr
     Path(f"{recipe.calls}.broken").unlink()
     done, calls = recipe("multi30k", "--alpha", 1.5)
-    assert done.returncode == 0 and "data: done before" in done.stdout and len(calls) == 5
+    assert done.returncode == 0 and "data: done before" in done.stdout and len(calls) == 6
     (path,) = (recipe.out / "results").rglob("*.json")
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 7'))
     done, calls = recipe("multi30k", "--alpha", 1.5)

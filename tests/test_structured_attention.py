@@ -87,4 +87,4 @@ def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
     assert result["settings"]["mapping"] == "fusedmax" and str(tmp_path) not in json.dumps(result)
     assert list((tmp_path / "run" / "de-en").rglob("report/*.html"))
     second = recipe(*options)
-    assert second.returncode == 0 and second.stdout.count("done before") == 6, second.stdout + second.stderr
+    assert second.returncode == 0 and second.stdout.count("done before") == 7, second.stdout + second.stderr

@@ -50,10 +50,12 @@ def test_summarisation_has_a_table_for_each_test_set():
 
 
 def test_entailment():
-    scores = {"accuracy": 80.0, "attended": 2.0, "segments": 1.25, "words": 14.0}
-    settings = {"mapping": "oscarmax", "model": "m", "limit": 1000}
+    scores = {"accuracy": 80.0, "attended": 2.0, "segments": 1.25, "equal_neighbours": 0.5, "words": 14.0}
+    settings = {"mapping": "oscarmax", "model": "m", "limit": 1000, "training": "t"}
     text = tables_2017.section([result("snli", "s", settings, scores)])
-    assert "#### The first 1000 training pairs" in text and "| oscarmax | 80.00 | 2.00 | 1.25 | 14.00 | 2 |" in text
+    assert (
+        "#### The first 1000 training pairs" in text and "| oscarmax | 80.00 | 2.00 | 1.25 | 50.0 | 14.00 | 2 |" in text
+    )
 
 
 def test_words():

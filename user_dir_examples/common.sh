@@ -46,6 +46,20 @@ check_count() {
   done
 }
 
+# check_seeds OPTION SEED...: as they stand in result files, where numbers do not begin with a zero.
+check_seeds() {
+  local number
+  check_count "$1" 0 "${@:2}"
+  for number in "${@:2}"; do
+    [[ $number =~ ^(0|[1-9][0-9]*)$ ]] || fail "$1: wanted a number without a zero before it, got $number"
+  done
+}
+
+# absolute PATH: of a folder or file that is there.
+absolute() {
+  printf '%s/%s\n' "$(cd "$(dirname "$1")" && pwd -P)" "$(basename "$1")"
+}
+
 # check_choice OPTION CHOICES VALUE...
 check_choice() {
   local value
@@ -67,19 +81,43 @@ check_settings() {
   fi
 }
 
-# step NAME COMMAND...: runs the command once; the next run of the script finds it done. The marker holds its seconds.
+# check_source STEP PATH: what a step made of the data at one place is not taken for that of another. Before the step.
+check_source() {
+  local place
+  place=$(absolute "$2")
+  if [[ -e $out/.$1.done && -e $out/source && $(<"$out/source") != "$place" ]]; then
+    fail "$2: what is in $out was made of $(<"$out/source"); take another --out"
+  fi
+  printf '%s\n' "$place" >"$out/source"
+}
+
+# step NAME COMMAND...: runs the command once; the next run of the script finds it done. The marker holds its seconds,
+# those of attempts that failed or were interrupted among them.
 # A function of several commands joins them by &&: `set -e` does not reach into it.
 step() {
-  local name=$1 begun=$SECONDS
+  local name=$1
   shift
   if [[ -e $out/.$name.done ]]; then
     say "$name: done before"
     return
   fi
   say "$name ..."
+  running=$out/.$name.spent begun=$SECONDS
   "$@" || fail "$name failed; running the script again continues here"
-  printf '%d\n' "$((SECONDS - begun))" >"$out/.$name.done"
+  note_seconds
+  mv "$out/.$name.spent" "$out/.$name.done"
 }
+
+# Adds the seconds of the step that is running, if one is, to its file; at the end of the script, too.
+note_seconds() {
+  [[ -n $running ]] || return 0
+  local before=0
+  [[ ! -s $running ]] || before=$(<"$running")
+  printf '%d\n' "$((before + SECONDS - begun))" >"$running"
+  running=''
+}
+running='' begun=0
+trap note_seconds EXIT
 
 # spent PREFIX: seconds of the finished steps whose names begin so, those of earlier runs of the script among them.
 spent() {

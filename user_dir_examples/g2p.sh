@@ -169,6 +169,7 @@ main() {
   parse_options "$@"
   set_up "$out"
   check_settings "$out" "another --out" "${words[@]}" "${model[@]}" "${criterion[@]}" "${training[@]}" "${listing[@]}"
+  [[ -z $dictionary ]] || check_source data "$dictionary"
   step dictionary get_dictionary
   step data prepare
   step preprocessing preprocess

@@ -23,7 +23,7 @@ options:
   --seeds N...          default 1
   --small               a small model for a CPU (100 and 200 units), at most 40 epochs
   --quick               tiny model, two epochs, to see that everything works; the numbers mean nothing
-  --force               replace results and models that are there
+  --force               begin again and replace the results, and those of ensembles with the same models
   -h, --help            this text
 
 environment: DATA and OUT stand in for the options; PYTHON (interpreter for .venv)
@@ -92,25 +92,15 @@ check_options() {
   alpha_output=${alpha_output:-1.5} alpha_attention=${alpha_attention:-1.5}
   [[ $alpha_output =~ ^(1|1\.5|2)$ ]] || fail "--alpha-output: wanted 1, 1.5 or 2, got $alpha_output"
   [[ $alpha_attention =~ ^(1|1\.5|2)$ ]] || fail "--alpha-attention: wanted 1, 1.5 or 2, got $alpha_attention"
-  check_count --seeds 0 "${seeds[@]}"
+  check_seeds --seeds "${seeds[@]}"
   out=${out:-$root/runs/inflection-$setting}
 }
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
-# One folder holds the models of one setting, size and list of languages.
-check_folder() {
-  local asked="$setting, ${size_name:-full size}, ${languages[*]:-all languages}"
-  if [[ -e $out/asked.txt && $(<"$out/asked.txt") != "$asked" ]]; then
-    [[ -n $force ]] || fail "--out $out: wanted a new folder or --force, got that of: $(<"$out/asked.txt")"
-    rm -rf "$out"/data "$out"/data-bin "$out"/results "$out"/output*-attention* "$out"/.*.done
-  fi
-  printf '%s\n' "$asked" >"$out/asked.txt"
-}
-
 prepare() {
   python "$root/user_dir_examples/prepare_sigmorphon.py" --data "$data" --setting "$setting" --out "$out/data" \
-    --languages "${languages[@]}"
+    --languages "${languages[@]+"${languages[@]}"}"
 }
 
 preprocess() {
@@ -134,7 +124,8 @@ train() {
   [[ $output == 1 ]] || criterion=(--criterion "$(mapping "$output")")
   logged "$run/train.log" fairseq-train "$out/data-bin" "${device[@]}" \
     --user-dir "$user_dir" --task translation_entmax \
-    "${model[@]}" --attention-mapping "$(mapping "$attention")" "${criterion[@]}" "${training[@]}" "${size[@]}" \
+    "${model[@]}" --attention-mapping "$(mapping "$attention")" "${criterion[@]}" \
+    "${training[@]}" "${size[@]+"${size[@]}"}" \
     --seed "$seed" --save-dir "$run/checkpoints" --log-file "$run/log.txt"
 }
 
@@ -162,13 +153,15 @@ record() {
     return 1
   python "$root/user_dir_examples/results.py" "$out/results/$name.json" --recipe inflection --name "$name" \
     --setting "setting=$setting" --setting "size=${size_name:-full}" --setting "languages=$(language_list)" \
-    --setting "alpha_output=$output" --setting "alpha_attention=$attention" --scores "$run/scores.json" \
+    --setting "alpha_output=$output" --setting "alpha_attention=$attention" --setting "model=${model[*]}" \
+    --setting "training=${training[*]}${size[*]+ ${size[*]}}" --setting "decoding=${decoding[*]}" \
+    --scores "$run/scores.json" \
     --seed "$seed" --command "$command" --seconds "$(seconds_of "$run")" ${force:+--force}
 }
 
 # As a JSON list, in the order of the data.
 language_list() {
-  printf '["%s"]' "$(cut -d' ' -f1 "$out/data/test.src" | uniq | tr -d '<>' | paste -sd' ' | sed 's/ /", "/g')"
+  printf '["%s"]' "$(cut -d' ' -f1 "$out/data/test.src" | uniq | tr -d '<>' | paste -sd' ' - | sed 's/ /", "/g')"
 }
 
 # Training (from fairseq's log, which counts through interruptions) and decoding together.
@@ -192,6 +185,12 @@ evaluate() {
   step "$key-result" record "$name" "$output" "$attention" "$run" "$@"
 }
 
+# A model is trained anew: without its ensembles, which are of the old one.
+forget() {
+  rm -rf "$out/$1/seed$3" "$out/$1"/ensemble* "$out"/."$1-seed$3"-*.{done,spent} "$out"/."$1"-ensemble*.{done,spent}
+  rm -f "$out/results/$2-$1"-ensemble*.json
+}
+
 run_model() {
   local output=$1 attention=$2
   local pair=output$output-attention$attention paths=() seed
@@ -199,7 +198,7 @@ run_model() {
   ((${#languages[@]} == 0)) || prefix+=-${#languages[@]}languages
   for seed in "${seeds[@]}"; do
     local run=$out/$pair/seed$seed
-    [[ -z $force ]] || rm -rf "$run" "$out"/."$pair-seed$seed"-*.done
+    [[ -z $force ]] || forget "$pair" "$prefix" "$seed"
     mkdir -p "$run"
     step "$pair-seed$seed-training" train "$output" "$attention" "$seed" "$run"
     evaluate "$pair-seed$seed" "$prefix-$pair-seed$seed" "$output" "$attention" "$run" \
@@ -209,7 +208,6 @@ run_model() {
   ((${#seeds[@]} > 1)) || return 0
   local together
   together=ensemble$(IFS=-; echo "${seeds[*]}")
-  [[ -z $force ]] || rm -rf "$out/$pair/$together" "$out"/."$pair-$together"-*.done
   evaluate "$pair-$together" "$prefix-$pair-$together" "$output" "$attention" "$out/$pair/$together" \
     "$(IFS=:; echo "${paths[*]}")" "${seeds[@]}"
 }
@@ -217,7 +215,9 @@ run_model() {
 main() {
   parse_options "$@"
   set_up "$out"
-  check_folder
+  check_settings "$out" "another --out" "$setting, ${size_name:-full size}, ${languages[*]:-all languages}" \
+    "${model[@]}" "${training[@]}" "${size[@]+"${size[@]}"}" "${decoding[@]}"
+  check_source data "$data"
   step data prepare
   step preprocessing preprocess
   local output attention outputs=("$alpha_output") attentions=("$alpha_attention")

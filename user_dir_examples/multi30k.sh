@@ -29,9 +29,10 @@ model=(
 )
 
 training=(
-  # optimisation: Adam; the rate is halved whenever the validation loss (minimised) does not fall
+  # optimisation: Adam; the rate is halved whenever the validation loss (minimised) does not fall, and training
+  # ends when it has become small
   --optimizer adam --lr 0.002 --clip-norm 5
-  --lr-scheduler plateau --lr-shrink 0.5 --lr-patience 0
+  --lr-scheduler plateau --lr-shrink 0.5 --lr-patience 0 --stop-min-lr 0.0001
   --best-checkpoint-metric loss
   # size and length
   --batch-size 64 --max-epoch 20

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional
 
 from prepare_inflection import SPACE, spell, symbols
+from raw_text import read_lines
 
 PAGE = "https://github.com/sigmorphon/2022SegmentationST (data, with its licence)"
 PARTS = {"train": "train", "valid": "dev", "test": "test.gold"}
@@ -36,7 +37,7 @@ def read_morphemes(text: str) -> List[str]:
 
 def read_words(path: Path) -> List[Word]:
     words = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         fields = line.rstrip("\r").split("\t")
         morphemes = read_morphemes(fields[1]) if len(fields) > 1 else []
         if not fields[0].strip() or not morphemes or "" in morphemes:

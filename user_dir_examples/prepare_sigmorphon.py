@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from prepare_inflection import SPACE, symbols, write
+from raw_text import read_lines
 
 ORIGIN = "https://github.com/sigmorphon/conll2018 (terms of the data: that page and https://unimorph.github.io)"
 PARTS = ("train", "valid", "test")
@@ -47,7 +48,7 @@ def tag_symbols(tags: str) -> List[str]:
 def read_pairs(path: Path, language: str) -> List[Tuple[str, str]]:
     """Source and target lines of one file, in its order."""
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) != 3 or not all(columns):
             raise ValueError(f"{path}, line {number}: wanted lemma, form and tags with tabs between them, got {line!r}")
@@ -74,7 +75,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         for language in languages:
             for part, name in file_names(language, args.setting).items():
                 lines[part] += read_pairs(folder / name, language)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"prepare_sigmorphon: {error}", file=sys.stderr)
         return 1
     write(args.out, lines)

@@ -112,7 +112,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         for part, name in PARTS.items():
             words[part] = write_part(args.out, part, args.data / name, args.limit if part == "train" else None)
         write_dictionary(args.out / "dict.txt", words, args.vectors, args.dim)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"prepare_snli: {error}", file=sys.stderr)
         return 1
     return 0

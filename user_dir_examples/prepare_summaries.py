@@ -13,11 +13,12 @@ left out of training and development; a test set with an empty input is an error
 """
 
 import argparse
-import gzip
 import json
 import sys
 from pathlib import Path
 from typing import Dict, List, Optional
+
+from raw_text import read_lines
 
 TRAINING = {
     "train": ("train.article.txt", "train.title.txt"),
@@ -32,8 +33,7 @@ def find(folder: Path, name: str) -> Optional[Path]:
 
 def read(path: Path) -> List[str]:
     """Lines in lower case, with single spaces between words."""
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [" ".join(line.lower().split()) for line in raw.decode("utf-8").split("\n")[:-1]]
+    return [" ".join(line.lower().split()) for line in read_lines(path)]
 
 
 def read_side_by_side(paths: List[Path]) -> List[List[str]]:
@@ -102,7 +102,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             write(args.out / f"{name}.title", [reference or "." for reference in references[0]])  # fairseq wants one
             (args.out / f"{name}.references.json").write_text(json.dumps(list(zip(*references))), encoding="utf-8")
         write(args.out / "tests", list(tests))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"prepare_summaries: {error}", file=sys.stderr)
         return 1
     return 0

@@ -9,7 +9,6 @@ with the hashes of what was read.
 """
 
 import argparse
-import gzip
 import hashlib
 import html
 import json
@@ -19,6 +18,7 @@ import unicodedata
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional
 
+from raw_text import read_raw, split_lines
 from translation_corpora import CORPORA, Corpus
 
 PARTS = ("train", "valid", "test")
@@ -73,9 +73,7 @@ def extract(name: str, text: str) -> List[str]:
     """The sentences of a raw file: all lines, or what is marked as sentence in the formats of IWSLT and WMT."""
     if name.endswith((".xml", ".sgm")):
         return [html.unescape(segment) for segment in SEGMENT.findall(text)]
-    lines = text.split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
+    lines = split_lines(text)
     if name.startswith("train.tags."):  # lines about the talks stand between tags
         return [html.unescape(line) for line in lines if not line.lstrip().startswith("<")]
     return lines
@@ -84,7 +82,7 @@ def extract(name: str, text: str) -> List[str]:
 def read_file(corpus: Corpus, folder: Path, template: str, language: str, unchecked: bool) -> File:
     name = file_name(template, language)
     path = find(folder, name)
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    raw = read_raw(path)
     digest, lines = hashlib.sha256(raw).hexdigest(), extract(Path(name).name, raw.decode("utf-8"))
     known = corpus.hashes.get(name)
     if not unchecked and len(lines) != corpus.lines[template]:

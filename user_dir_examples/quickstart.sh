@@ -133,6 +133,7 @@ main() {
   parse_options "$@"
   set_up "$out"
   check_settings "$out" "another --out" "${languages[@]}" "${pairs[@]}" "${model[@]}" "${criterion[@]}" "${training[@]}"
+  [[ -z $tables ]] || check_source data "$tables"
   step tables get_tables
   step data prepare
   step preprocessing preprocess

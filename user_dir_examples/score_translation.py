@@ -49,7 +49,10 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], **options) -> Sco
     except ImportError:
         raise ValueError("sacrebleu: wanted version 2 or later, got an older one or none") from None
     check_count(hypotheses, references)
-    metric = BLEU(force=True, **options)  # `force` silences the warning about text that looks tokenised
+    try:
+        metric = BLEU(force=True, **options)  # `force` silences the warning about text that looks tokenised
+    except RuntimeError as error:  # a tokeniser that is not installed, as that for Japanese
+        raise ValueError(f"sacrebleu: {' '.join(str(error).split())}") from None
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(score, str(metric.get_signature()))
 
@@ -108,6 +111,16 @@ def all_bleu(data: Path, facts: Dict[str, Any], hypotheses: List[str], wants_tok
         scores["tokenised_bleu"], scores["tokenised_signature"] = tokenised_score(*tokens)
         scores["tokens"] = "of the corpus" if facts["tokenised"] else "Moses (sacremoses)"
     return scores
+
+
+def check_tools(facts: Dict[str, Any], wants_tokenised: bool) -> None:
+    """Raises now, not after days of training, when something that `all_bleu` needs is not installed."""
+    language = facts["pair"].split("-")[1]
+    sacrebleu_score(["a"], ["a"], language)
+    if wants_tokenised and not facts["tokenised"]:
+        moses(language)
+    elif facts["tokenised"]:
+        detokenise(["a"], language)
 
 
 # --- sparsity and certificates ---------------------------------------------------------------------------------------
@@ -217,10 +230,14 @@ def print_scores(scores: Dict[str, Any]) -> None:
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of prepare_translation.py")
-    parser.add_argument("--run", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--run", type=Path, help="folder of the run; without it, only look if all tools are there")
     parser.add_argument("--tokenised", action="store_true", help="compute tokenised BLEU of untokenised text, too")
     args = parser.parse_args(arguments)
     try:
+        if args.run is None:
+            facts = json.loads((args.data / "data.json").read_text(encoding="utf-8"))
+            check_tools(facts, args.tokenised)
+            return 0
         scores = score(args.data, args.run, args.tokenised)
     except (ValueError, OSError) as error:
         print(f"score_translation: {error}", file=sys.stderr)

@@ -177,6 +177,7 @@ main() {
   results=$out/results out=$base
   set_up "$out"
   check_settings "$out" "another --out" "limit ${limit:-none}" "${lstm[@]}" "${transformer[@]}" "${training[@]}"
+  check_source data "$data"
   step data prepare
   step preprocessing preprocess
   local architecture value

@@ -147,6 +147,7 @@ main() {
   parse_options "$@"
   set_up "$out"
   check_settings "$out" "another --out" "limit ${limit:-none}" "${model[@]}" "${training[@]}"
+  [[ -z $data ]] || check_source data "$data"
   step data prepare
   step preprocessing preprocess
   local mapping

@@ -88,7 +88,7 @@ record_mapping() {
   python "$here/results.py" "$base/results/$recipe/$title.json" --recipe "$recipe" --name "$title" $force \
     --scores "$out/scores.json" --seed "$seed" --seconds "$(seconds_of_run)" \
     --setting pair="$pair" --setting mapping="$2" --setting size="${size#-}" --setting model="${model[*]}" \
-    --setting training="${training[*]} ${extra[*]}" --setting segmentation="${segmentation[*]}" \
+    --setting training="${training[*]}${extra[*]+ ${extra[*]}}" --setting segmentation="${segmentation[*]}" \
     --setting decoding="${decoding[*]}" --command "bash user_dir_examples/structured_attention.sh --data DATA \
 --out OUT --pair $pair --mappings $2 --seed $seed${epochs:+ --epochs $epochs}${size:+ -$size}"
 }
@@ -99,7 +99,8 @@ run_mapping() {
   sparsity=(--attention-mapping "$1" "${criterion[@]}")
   extra=(${epochs:+--max-epoch "$epochs"})
   [[ -z $force ]] || rm -rf "$out"
-  check_settings "$out" "another --out, or --force" "${model[@]}" "${training[@]}" "${extra[@]}" "${decoding[@]}"
+  check_settings "$out" "another --out, or --force" "${model[@]}" "${sparsity[@]}" "${training[@]}" \
+    "${extra[@]+"${extra[@]}"}" "${decoding[@]}"
   say "$title"
   step training train
   step decoding decode test --post-process sentencepiece
@@ -109,12 +110,12 @@ run_mapping() {
   else
     say "no pictures: they need pip install 'fairseq-entmax[report]'"
   fi
-  [[ -e $base/results/$recipe/$title.json && -z $force ]] || record_mapping "$title" "$1"
+  step result record_mapping "$title" "$1"
 }
 
 main() {
   split_options "$@"
-  parse_options "${others[@]}"
+  parse_options "${others[@]+"${others[@]}"}"
   make_data
   local mapping
   for mapping in "${mappings[@]}"; do run_mapping "$mapping"; done

@@ -74,7 +74,7 @@ prepare() {
 
 preprocess() {
   local tests
-  tests=$(awk -v folder="$out/data" '{ print folder "/" $0 }' "$out/data/tests" | paste -sd,) || return
+  tests=$(awk -v folder="$out/data" '{ print folder "/" $0 }' "$out/data/tests" | paste -sd, -) || return
   rm -rf "$out/data-bin"
   logged "$out/preprocess.log" fairseq-preprocess --source-lang article --target-lang title --destdir "$out/data-bin" \
     --trainpref "$out/data/train" --validpref "$out/data/valid" --testpref "$tests" \
@@ -126,6 +126,7 @@ main() {
   parse_options "$@"
   set_up "$out"
   check_settings "$out" "another --out" "words $words limit ${limit:-none}" "${model[@]}" "${training[@]}"
+  check_source data "$data"
   get_rouge
   step data prepare
   step preprocessing preprocess

@@ -23,7 +23,8 @@ Gigaword sentences and headlines, by `summarisation.sh`. ROUGE by the package ro
 references: F1 of whole summaries, and recall of their first 75 bytes."""
 ENTAILMENT = """### Textual entailment
 
-SNLI 1.0, by `snli.sh`: accuracy on the test pairs, words of the premise with attention above zero and their segments.
+SNLI 1.0, by `snli.sh`: accuracy on the test pairs, words of the premise with attention above zero, their segments, and
+the share of them with the weight of a neighbour.
 The paper: softmax 81.66, sparsemax 82.39, fusedmax 82.41, oscarmax 81.76 %."""
 
 SAMPLE = """#### Made-up pairs
@@ -103,19 +104,26 @@ def summarisation(found: List[Result]) -> str:
 
 def entailment(found: List[Result]) -> str:
     results = of_recipe(found, "snli")
+    header = ["accuracy %", "attended", "segments", "equal %", "words of the premise"]
     blocks = []
-    for group in grouped(results, lambda r: (r["settings"]["model"], r["settings"]["limit"])):
+    for group in grouped(results, entailment_key):
 
         def row(result: Result) -> List[str]:
             scores = result["scores"]
-            return [f"{scores['accuracy']:.2f}", *(f"{scores[name]:.2f}" for name in ("attended", "segments", "words"))]
+            figures = [f"{scores[name]:.2f}" for name in ("accuracy", "attended", "segments")]
+            return [*figures, f"{100 * scores['equal_neighbours']:.1f}", f"{scores['words']:.2f}"]
 
         limit = group[0]["settings"]["limit"]
         title = f"#### {'All' if limit is None else f'The first {limit}'} training pairs"
         if group[0]["settings"].get("sample"):
             title = SAMPLE
-        blocks.append(block(title, group, ["accuracy %", "attended", "segments", "words of the premise"], row))
+        blocks.append(block(title, group, header, row))
     return "\n\n".join([ENTAILMENT, *blocks]) if blocks else ""
+
+
+def entailment_key(result: Result) -> Tuple:
+    settings = result["settings"]
+    return str(settings.get("sample")), settings["model"], settings["training"], settings["limit"]
 
 
 def main(arguments: Optional[List[str]] = None) -> int:

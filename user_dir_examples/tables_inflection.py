@@ -14,8 +14,9 @@ averages over languages on the test set, by the definitions of the shared task. 
 development set for which the model leaves one possible form, with all the probability; *all listed*: those for which
 the beam of 5 listed every possible form, so that its answer is exact (the paper's certificate); a softmax output
 leaves none. *Proved*: test sources whose answer is proved best, by listing or by bounds. *Rows*: decoder rows a test
-source. *Epochs*: that of the best development loss, of all. The paper, with all languages and its larger models:
-single form 66 % and all listed 79 % in the medium setting, 81 % and 87 % in the high one."""
+source. *Epochs*: that of the best development loss, of all. *Minutes*: training and decoding. The paper, with all
+languages and its larger models: single form 66 % and all listed 79 % in the medium setting, 81 % and 87 % in the high
+one."""
 
 
 def section(found: List[Result]) -> str:
@@ -23,14 +24,15 @@ def section(found: List[Result]) -> str:
     groups: Dict[Tuple, List[Result]] = {}
     for result in of_recipe(found, "inflection"):
         settings = result["settings"]
-        groups.setdefault((settings["setting"], settings["size"], tuple(settings["languages"])), []).append(result)
+        key = settings["setting"], settings["size"], tuple(settings["languages"]), settings.get("training", "")
+        groups.setdefault(key, []).append(result)
     parts = [part for group, results in sorted(groups.items()) for part in group_parts(group, results)]
     return "\n\n".join([INTRODUCTION, *parts]) if parts else ""
 
 
 def group_parts(group: Tuple, results: List[Result]) -> List[str]:
-    """Title, tables and conditions of the models of one setting, size and list of languages."""
-    setting, size, languages = group
+    """Title, tables and conditions of the models of one setting, size, list of languages and training."""
+    setting, size, languages, _ = group
     results = sorted(results, key=order)
     names = ", ".join(languages) if len(languages) <= 10 else f"{len(languages)} languages"
     parts = [f"### {setting.capitalize()} setting, {size} model: {names}", model_table(results)]

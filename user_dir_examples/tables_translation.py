@@ -1,7 +1,7 @@
 """The translation part of `docs/reproduction.md`."""
 
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 from results import conditions, of_recipe, table
 
@@ -24,7 +24,7 @@ validation. *sacreBLEU*: on detokenised text; *tokenised BLEU*: the metric of th
 above zero, on the test set (the paper's table 3: 16.13 of 17,993 for 1.5-entmax). *Proved*: sentences whose answer is
 proved best, by listing every possible output (*all listed*) or by bounds. *Rows*: decoder rows a sentence. *Tokens/s*:
 target pieces a second in training; where other work shared the machine it says little. *Epochs*: that of the best
-validation loss, of all."""
+validation loss, of all; where both are the same number, the limit of epochs ended a training that still learnt."""
 SPEED = """Whole training steps of the trained models on the same {batches} batches in turn, so that whatever else the
 machine did slows all alike; *time* is the median over batches, relative to the first row:"""
 SWEEP = "sacreBLEU by alpha, trained for {epochs} epochs (figure 4 of the paper):"
@@ -35,9 +35,14 @@ def section(found: List[Result]) -> str:
     parts = []
     for recipe, title in TITLES.items():
         results = of_recipe(found, recipe)
-        for pair in sorted({result["settings"]["pair"] for result in results}):
-            parts += pair_parts(recipe, title, pair, [r for r in results if r["settings"]["pair"] == pair])
+        for pair, size in sorted({key(result) for result in results}):
+            name = title + (f", {size} model" if size else "")
+            parts += pair_parts(recipe, name, pair, [r for r in results if key(r) == (pair, size)])
     return "\n\n".join([INTRODUCTION, *parts]) if parts else ""
+
+
+def key(result: Result) -> Tuple[str, str]:
+    return result["settings"]["pair"], result["settings"].get("size") or ""
 
 
 def pair_parts(recipe: str, title: str, pair: str, results: List[Result]) -> List[str]:
@@ -45,8 +50,10 @@ def pair_parts(recipe: str, title: str, pair: str, results: List[Result]) -> Lis
     swept = sorted((r for r in results if r["settings"].get("sweep") == 1), key=order)
     speeds = [r for r in results if r["settings"].get("speed")]
     parts = [f"### {title}: {pair.replace('-', ' to ')}"]
+    for training in sorted({result["settings"]["training"] for result in models}):
+        alike = [result for result in models if result["settings"]["training"] == training]
+        parts += [score_table(alike), sparsity_table(alike)]
     if models:
-        parts += [score_table(models), sparsity_table(models)]
         signatures = sorted({result["scores"]["signature"] for result in models})
         parts.append(f"sacreBLEU: {', '.join(f'`{signature}`' for signature in signatures)}.")
         parts += picture(f"training-{recipe}-{pair}.png", "Validation accuracy against time in training steps")

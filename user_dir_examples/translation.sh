@@ -65,7 +65,7 @@ check_options() {
     fail "--sweep, --speed: wanted no alpha with them, got $alpha$attention_alpha$output_alpha"
   [[ -z $sweeping || -z $speed ]] || fail "--sweep, --speed: wanted one of them, got both"
   check_count --epochs 1 ${epochs:+"$epochs"}
-  check_count --seed 0 "$seed"
+  check_seeds --seed "$seed"
 }
 
 check_alpha() {
@@ -97,7 +97,8 @@ preprocess() {
   logged "$out/preprocess.log" fairseq-preprocess --source-lang "$source" --target-lang "$target" \
     --trainpref "$out/pieces/train" --validpref "$out/pieces/valid" --testpref "$out/pieces/test" \
     --destdir "$out/data-bin" "${dictionaries[@]}" &&
-    python "$here/prepare_translation.py" --corpus "$corpus" --pair "$pair" --out "$out" --check-dictionary
+    python "$here/prepare_translation.py" --corpus "$corpus" --pair "$pair" --out "$out" --check-dictionary &&
+    python "$here/score_translation.py" --data "$out" "${metrics[@]+"${metrics[@]}"}" # only looks if its tools are there
 }
 
 # Sets `sparsity` to the flags of an attention alpha and an output alpha.
@@ -119,7 +120,8 @@ choose_sparsity() {
 # fairseq continues from checkpoint_last.pt in the save folder by itself, and adds to the log file.
 train() {
   logged "$out/train.out" fairseq-train "$base/$pair/data-bin" "${device[@]}" \
-    --user-dir "$user_dir" --task translation_entmax "${model[@]}" "${sparsity[@]}" "${training[@]}" "${extra[@]}" \
+    --user-dir "$user_dir" --task translation_entmax "${model[@]}" "${sparsity[@]}" \
+    "${training[@]}" "${extra[@]+"${extra[@]}"}" \
     --seed "$seed" --save-dir "$out/checkpoints" --log-format simple --log-file "$out/train.log"
 }
 
@@ -134,7 +136,7 @@ decode() {
 }
 
 score() {
-  python "$here/score_translation.py" --data "$base/$pair" --run "$out" "${metrics[@]}"
+  python "$here/score_translation.py" --data "$base/$pair" --run "$out" "${metrics[@]+"${metrics[@]}"}"
 }
 
 # Training (from fairseq's log, which counts through interruptions) and the later steps together.
@@ -152,7 +154,8 @@ record() {
     --scores "$out/scores.json" --seed "$seed" --seconds "$(seconds_of_run)" --command "$command" \
     --setting pair="$pair" --setting attention_alpha="$2" --setting output_alpha="$3" \
     --setting size="${size#-}" --setting sweep="${sweeping:-0}" --setting segmentation="${segmentation[*]}" \
-    --setting model="${model[*]}" --setting training="${training[*]} ${extra[*]}" --setting decoding="${decoding[*]}"
+    --setting model="${model[*]}" --setting training="${training[*]}${extra[*]+ ${extra[*]}}" \
+    --setting decoding="${decoding[*]}"
 }
 
 # One model: attention alpha, output alpha.
@@ -163,13 +166,14 @@ run_model() {
   [[ -z $sweeping ]] || extra+=("${sweep_training[@]}")
   [[ -z $epochs ]] || extra+=(--max-epoch "$epochs")
   [[ -z $force ]] || rm -rf "$out"
-  check_settings "$out" "another --out, or --force" "${model[@]}" "${training[@]}" "${extra[@]}" "${decoding[@]}"
+  check_settings "$out" "another --out, or --force" "${model[@]}" "${training[@]}" \
+    "${extra[@]+"${extra[@]}"}" "${decoding[@]}"
   choose_sparsity "$1" "$2"
   say "$name"
   step training train
   step decoding decode test
   step scores score
-  [[ -e $base/results/$recipe/$name.json && -z $force ]] || record "$name" "$1" "$2"
+  step result record "$name" "$1" "$2"
 }
 
 sweep() {
@@ -184,7 +188,7 @@ sweep() {
 # Relative to softmax, or to the smallest alphas there are; names are attention alpha/output alpha.
 compare_speed() {
   local name=$pair-speed folder line models=() found=()
-  [[ ! -e $base/results/$recipe/$name.json || -n $force ]] || { say "$name: done before" && return; }
+  local result=$base/results/$recipe/$name.json timed=$base/$pair/speed.models
   for folder in "$base/$pair"/*"$pair"-attention-*-seed-"$seed"; do
     [[ -e $folder/checkpoints/checkpoint_best.pt ]] || continue
     found+=("$(sed -E 's/.*attention-([0-9.]+)-output-([0-9.]+)-.*/\1\/\2/' <<<"$folder")=$folder")
@@ -192,15 +196,22 @@ compare_speed() {
   # The same alphas once, be they of the sweep or not.
   while read -r line; do
     [[ -z $line ]] || models+=("--model" "$line/checkpoints/checkpoint_best.pt")
-  done < <(printf -- '%s\n' "${found[@]}" | LC_ALL=C sort -t= -k1,1 -u | LC_ALL=C sort -t/ -k1,1n -k2,2n)
+  done < <(printf -- '%s\n' "${found[@]+"${found[@]}"}" | LC_ALL=C sort -t= -k1,1 -u | LC_ALL=C sort -t/ -k1,1n -k2,2n)
   ((${#models[@]} > 2)) || fail "--speed: wanted two trained models or more of $pair in $base"
+  if [[ -e $result && -z $force ]]; then
+    [[ -e $timed && $(<"$timed") == "${models[*]}" ]] || fail "$result: of other models; --force replaces it"
+    say "$name: done before"
+    return
+  fi
   local begun=$SECONDS
   python "$here/speed_translation.py" "$base/$pair/data-bin" --out "$base/$pair/speed.json" "${models[@]}" ||
     fail "timing failed"
-  python "$here/results.py" "$base/results/$recipe/$name.json" --recipe "$recipe" --name "$name" $force \
+  python "$here/results.py" "$result" --recipe "$recipe" --name "$name" $force \
     --scores "$base/$pair/speed.json" --seed "$seed" --seconds $((SECONDS - begun)) \
     --setting pair="$pair" --setting speed=1 --setting size="${size#-}" --setting model="${model[*]}" \
-    --command "bash user_dir_examples/$recipe.sh --data DATA --out OUT --pair $pair --speed"
+    --command "bash user_dir_examples/$recipe.sh --data DATA --out OUT --pair $pair --speed --seed \
+$seed${size:+ -$size}"
+  printf '%s\n' "${models[*]}" >"$timed"
 }
 
 draw() {
@@ -216,6 +227,7 @@ make_data() {
   set_up "$base"
   check_settings "$base/$pair" "another --out" "$corpus" "$pair" "${segmentation[@]}"
   out=$base/$pair
+  [[ -z $data ]] || check_source data "$data"
   step data prepare
   step preprocessing preprocess
 }

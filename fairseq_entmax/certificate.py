@@ -19,12 +19,13 @@ score); a negative penalty or weight voids it.
 
 import math
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 COMPLETE, OPTIMAL, NONE = "complete", "optimal", "none"
+MIN_LENGTH, SOURCE_LENGTH = "min length", "source length"
 BEAM, BUDGET, LENGTH_LIMIT = "beam", "budget", "length limit"  # reasons
 
 # How far the masses of a sentence may be from adding up to one (rows are normalised in float64, so 1e-12 is usual).
@@ -73,6 +74,22 @@ class Objective:
         shortest = (fewest.clamp(min=n_tokens) + 1).minimum(longest)
         return torch.maximum(logprob / shortest**self.lenpen, logprob / longest**self.lenpen)
 
+    def limits_of_bounds(self, match_source_len: bool = False) -> List[str]:
+        """What claims about dropped prefixes are subject to: `bound` looks at the lengths that are allowed only.
+
+        For raw scores it holds of every length. Below a prefix of log score S, an output of length L scores at most
+        ``S / L ** lenpen``: with lenpen > 0 longer ones could score more than at the length limit, and with lenpen < 0
+        shorter ones more than at the least length (the prefix itself has one token, so a least length of 1 excludes
+        nothing).
+        """
+        if not self.is_normalized:
+            return []
+        if match_source_len:
+            return [SOURCE_LENGTH]
+        if self.lenpen > 0:
+            return [LENGTH_LIMIT]
+        return [MIN_LENGTH] if self.min_len > 1 else []
+
     def safe_length(self, dropped: float, best: float) -> Optional[int]:
         """Longest output that cannot beat `best` although prefixes of log score up to `dropped` were dropped.
 
@@ -100,8 +117,8 @@ class Certificate:
             given the forced prefix if there is one).
         strings: number of outputs enumerated.
         decoder_rows: decoder rows computed for this sentence.
-        margin: lower bound of the distance from the best score to everything dropped, rounding errors taken off;
-            None when nothing was dropped.
+        margin: lower bound of the distance from the best score to everything that the width of the beam, the budget or
+            a limit made the search give up, rounding errors taken off; None when nothing was, or no proof is possible.
         safe_length: with length normalisation and a positive length penalty, no output of at most this many tokens (end
             of sentence counted) that was dropped can beat the best one; None when nothing was dropped.
     """
@@ -160,6 +177,7 @@ def certify(
     void: Optional[str] = None,
     notes: Optional[List[str]] = None,
     limit: str = BEAM,
+    limits: Sequence[str] = (),
 ) -> Certificate:
     """Turn a closed ledger into a certificate.
 
@@ -173,13 +191,14 @@ def certify(
         void: a reason that rules out any proof (sampling, NaN, ...).
         notes: what a proof is subject to (modified scores).
         limit: the reason why prefixes were dropped.
+        limits: options whose limits the bound of a dropped prefix relies on (`limits_of_bounds`).
     """
     mass = ledger.finished / ledger.total if ledger.total > 0 else 0.0
     blocked = [name for name, amount in sorted(ledger.blocked.items()) if amount > 0]
     bound = ledger.drop_bound
     if not objective.is_normalized:
         bound = max(bound, ledger.limit_bound)
-    margin = best_score_low - bound if bound > -math.inf and best_score > -math.inf else None
+    margin = best_score_low - bound if bound > -math.inf and best_score > -math.inf and void is None else None
     safe_length = objective.safe_length(ledger.drop_logprob, best_score_low) if void is None else None
 
     def result(kind: str, reason: str) -> Certificate:
@@ -200,4 +219,6 @@ def certify(
         return result(NONE, limit if ledger.drop_bound >= bound else LENGTH_LIMIT)
     if LENGTH_LIMIT in blocked and not objective.is_normalized:
         blocked.remove(LENGTH_LIMIT)  # compared like everything else that was dropped
+    if ledger.any_dropped or ledger.any_bounded:
+        blocked = sorted({*blocked, *limits})
     return result(OPTIMAL, "; ".join(notes + [f"subject to {name}" for name in blocked]))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .beam import BeamSearch
-from .search import MOST_PENALTY
+from .search import lower
 from .search_state import Extension, Rows, SearchOptions, Sentence, TokenError, output_tokens
 
 
@@ -73,8 +73,8 @@ class DiverseBeamSearch(BeamSearch):
         parts = []
         for g in range(self.groups):
             mine = group.eq(g).unsqueeze(1)
-            penalty = (taken * self.strength).clamp(max=MOST_PENALTY).index_select(0, sentence)
-            own = scores * mine * (-penalty).exp()
+            penalty = (taken * self.strength).index_select(0, sentence)
+            own = lower(scores * mine, penalty)
             ends = log_score + own[:, eos].log()
             part = super().choose(probs * mine, own, token_error)
             goes_on = log_score[part.parent] + part.increment

@@ -38,6 +38,21 @@ class StepOutput(NamedTuple):
     tokens: Optional[Tensor] = None
 
 
+def rounding_error(numbers: Tensor) -> float:
+    """How far rounding may have moved logits or log probabilities apart: 32 units in the last place of 1, or of an
+    eighth of the largest where that is more.
+
+    A bound from experience, not a proof: in two trained models (float32, float16, bfloat16, against float64) the errors
+    of likely tokens lay apart by at most 0.6 of it. An error that all logits share changes nothing.
+    """
+    least, most = (float(x) for x in torch.aminmax(numbers))
+    largest = max(-least, most)
+    if not math.isfinite(largest):  # masked tokens, or NaN
+        finite = numbers[numbers.isfinite()]
+        largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return 32 * torch.finfo(numbers.dtype).eps * max(1.0, largest / 8)
+
+
 class Ensemble:
     """Encoders and decoders of one or several models.
 
@@ -170,8 +185,11 @@ class EnsembleState:
         for i, model in enumerate(self.ensemble.models):
             kwargs = {"incremental_state": self.states[i]} if self.ensemble.incremental else {}
             out = model.decoder.forward(tokens, encoder_out=self.encoder_outs[i], **kwargs)
-            logits.append((out[0][:, -1:, :] if temperature == 1.0 else out[0][:, -1:, :] / temperature, out[1:]))
-            error = max(error, 32 * torch.finfo(out[0].dtype).eps / min(temperature, 1.0))
+            last = out[0][:, -1:, :]
+            error = max(error, rounding_error(last) / min(temperature, 1.0))
+            if temperature != 1.0:
+                last = (last if last.dtype == torch.float64 else last.float()) / temperature
+            logits.append((last, out[1:]))
             if want_attention:
                 attention = self._add_attention(attention, decoder_attention(out), self.columns[i])
         if attention is not None and len(logits) > 1:

@@ -19,6 +19,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor
 
+from .certificate import BUDGET, LENGTH_LIMIT
 from .search import Search
 from .search_state import Extension, Rows, Sentence, TokenError
 
@@ -30,6 +31,7 @@ class Deferred(NamedTuple):
 
     sentence: int
     tokens: List[int]  # with the start symbol
+    increments: List[float]  # log scores of the others
     score: float
     logprob: float
     rise: float
@@ -74,14 +76,14 @@ class ThresholdSearch(Search):
         """Bounds below this are of no use: `(batch,)`."""
         return self.threshold + self.prefix_logprob if self.given_prefix else self.threshold
 
-    def _modify(self, probs: Tensor):
+    def _modify(self, probs: Tensor, token_error: TokenError):
         if self._replaying:  # what is blocked on the way was entered in the first pass
             return probs, probs
         if self.script is not None and self.step == self.script.size(1) - 1:
             columns = ([getattr(p, name) for p in self.prefixes] for name in ("score", "logprob", "rise", "fall"))
             numbers = (torch.tensor(c, dtype=torch.float64, device=self.device) for c in columns)
             self.rows = Rows(self.rows.sentence, self.rows.tokens, *numbers)
-        return super()._modify(probs)
+        return super()._modify(probs, token_error)
 
     @property
     def _replaying(self) -> bool:
@@ -94,7 +96,7 @@ class ThresholdSearch(Search):
 
     def choose(self, probs: Tensor, scores: Tensor, token_error: TokenError) -> Extension:
         if self._replaying:
-            return self._replay(scores)
+            return self._replay()
         self._finish(probs, scores, token_error)
         rows, options = self.rows, self.options
         row, token = scores.nonzero(as_tuple=True)
@@ -116,9 +118,10 @@ class ThresholdSearch(Search):
         chosen = fits.nonzero().squeeze(1)
         return Extension(row[chosen], token[chosen], increment[chosen], p[chosen].log())
 
-    def _replay(self, scores: Tensor) -> Extension:
+    def _replay(self) -> Extension:
         token = self.columns(self.script[:, self.step + 1])
-        increment = scores.gather(1, token.unsqueeze(1)).squeeze(1).log()
+        increments = [prefix.increments[self.step] for prefix in self.prefixes]
+        increment = torch.tensor(increments, dtype=torch.float64, device=self.device)
         return Extension(torch.arange(len(token), device=self.device), token, increment, increment)
 
     def _account_bounded(self, sentence: Tensor, mass: Tensor) -> None:
@@ -159,6 +162,7 @@ class ThresholdSearch(Search):
             Deferred(
                 int(rows.sentence[r]),
                 rows.tokens[r].tolist() + [int(self.tokens_of(token[i]))],
+                self._increments(int(r)) + [float(increment[i])],
                 float(rows.score[r] + increment[i]),
                 float(rows.logprob[r] + p[i].log()),
                 float(rows.rise[r] + token_error.rise(p[i])),
@@ -167,6 +171,14 @@ class ThresholdSearch(Search):
                 float(mass[i]),
             )
         )
+
+    def _increments(self, row: int) -> List[float]:
+        """Log scores of the tokens of a live row."""
+        found: List[float] = []
+        for step in reversed(self.trace[1:]):
+            found.append(step.increment[row])
+            row = step.parent[row]
+        return found[::-1]
 
 
 def drop(sentence: Sentence, mass: float, bound: float, logprob: float) -> None:
@@ -212,8 +224,6 @@ def search_above(
             else:
                 still.append(prefix)
         if not still:
-            for sentence, logprob in zip(sentences, search.prefix_logprob.tolist()):
-                sentence.prefix_logprob = logprob
             return sentences
         now, waiting = next_pass(still, sentences, budget, max(max_rows // 2, 1))
         search = ThresholdSearch(*inputs, **settings).resume(search, now)
@@ -286,6 +296,7 @@ def enumerate_mass(inputs: tuple, mass: float, budget: int) -> List[Sentence]:
     ensemble, options, sample, prefix_tokens, bos_token = inputs
     n = sample["net_input"]["src_tokens"].size(0)
     results: List[Sentence] = [Sentence() for _ in range(n)]
+    floors = [0.0] * n  # of each result: everything that scores as much is in it
     threshold, pending = math.log(0.125), list(range(n))
     while pending:
         part = select_sentences(sample, pending)
@@ -293,26 +304,39 @@ def enumerate_mass(inputs: tuple, mass: float, budget: int) -> List[Sentence]:
         thresholds = torch.full((len(pending),), threshold, dtype=torch.float64, device=part["id"].device)
         used = [results[i].decoder_rows for i in pending]
         found = search_above((ensemble, options, part, prefix, bos_token), thresholds, budget, used, given_prefix=True)
+        unfinished = []
         for i, sentence in zip(pending, found):
-            if sentence.ledger.any_bounded and not sentence.ledger.any_dropped:
-                # ends of promising prefixes are found whatever they score; below the threshold others are missing
-                head = [f for f in sentence.finished if f.score >= threshold + sentence.prefix_logprob]
-                _keep(sentence, len(head))
-            if not sentence.ledger.any_dropped or sentence.ledger.finished >= results[i].ledger.finished:
-                results[i] = sentence
+            ledger, floor, known = sentence.ledger, threshold + sentence.prefix_logprob, results[i]
+            head = sum(item.score >= floor for item in sentence.finished)
+            if ledger.any_bounded and not ledger.any_dropped and sentence.void is None:
+                # Ends of promising prefixes are found whatever they score; below the threshold others are missing. The
+                # best is kept in any case: it may turn out to be all that the budget allows.
+                _keep(sentence, max(head, 1))
+            if not ledger.any_dropped or ledger.finished >= known.ledger.finished:
+                results[i], floors[i] = sentence, floor
             else:  # the budget ended before this pass came as far as the one before
-                results[i].decoder_rows = sentence.decoder_rows
-                results[i].ledger.any_dropped = True
-        pending = [i for i in pending if not _is_enough(results[i], mass)]
+                known.decoder_rows = sentence.decoder_rows
+                known.ledger.any_dropped = True
+                known.ledger.drop_bound = max(known.ledger.drop_bound, floors[i])
+            enough = sentence.void or ledger.any_dropped or not ledger.any_bounded or (head and ledger.finished >= mass)
+            if not enough:
+                unfinished.append(i)
+        pending = unfinished
         threshold -= math.log(8)
     for sentence in results:
         _cut(sentence, mass)
     return results
 
 
-def _is_enough(sentence: Sentence, mass: float) -> bool:
-    ledger = sentence.ledger
-    return bool(sentence.void) or ledger.any_dropped or not ledger.any_bounded or ledger.finished >= mass
+def listing_ended(sentence: Sentence) -> List[str]:
+    """Why outputs more probable than the last one listed may be missing, if they may."""
+    ledger, last = sentence.ledger, sentence.finished[-1].low
+    notes = []
+    if ledger.any_dropped and ledger.drop_bound >= last:
+        notes.append(BUDGET)
+    if ledger.limit_bound >= last:
+        notes.append(LENGTH_LIMIT)
+    return notes
 
 
 def _cut(sentence: Sentence, mass: float) -> None:

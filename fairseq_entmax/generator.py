@@ -16,7 +16,7 @@ from .certificate import BEAM, BUDGET, NONE, Certificate, Objective, certify
 from .constraints import KINDS, read_constraints
 from .diverse import DiverseBeamSearch
 from .ensemble import Ensemble, align
-from .exact_search import enumerate_mass, prove, select_sentences
+from .exact_search import enumerate_mass, listing_ended, prove, select_sentences
 from .generation_checks import (
     DIVERSE_STRENGTH,
     check_diversity_rate,
@@ -263,13 +263,16 @@ class SparseGenerator:
         notes = [f"for scores modified by {name} {value:g}" for name, value in self._modifiers if value > 0]
         strings = sentence.strings
         if void == SAMPLING:
-            distinct = {tuple(h["tokens"].tolist()): h["logprob"] for h in hypotheses}
-            sentence.ledger.finished = sum(math.exp(logprob) for logprob in distinct.values())
+            distinct = {tuple(h["tokens"].tolist()): h["logprob"] for h in hypotheses if not h["truncated"]}
+            sentence.ledger.finished = sum(math.exp(x - sentence.prefix_logprob) for x in distinct.values())
             strings = len(distinct)
+        if self.enumerate_mass > 0 and sentence.finished:
+            notes += listing_ended(sentence)
         best = sentence.finished[0] if sentence.finished else None
         score, low = (best.score, best.low) if best else (-math.inf, -math.inf)
         rows, limit = sentence.decoder_rows, BUDGET if self.exact_search or self.enumerate_mass > 0 else BEAM
-        return certify(sentence.ledger, options.objective, score, low, strings, rows, void, notes, limit)
+        limits = options.objective.limits_of_bounds(options.match_source_len)
+        return certify(sentence.ledger, options.objective, score, low, strings, rows, void, notes, limit, limits)
 
     @property
     def _modifiers(self) -> List[Tuple[str, float]]:

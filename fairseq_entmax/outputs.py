@@ -24,7 +24,8 @@ class Enumeration(NamedTuple):
     """The most probable outputs of one sentence, best first, and what was proved about them.
 
     ``certificate.mass`` is the probability they cover together. With certificate ``complete`` they are the model's
-    whole output distribution. Unless the reason is ``budget``, no missing output is more probable than the last one.
+    whole output distribution. Unless the reason names ``budget`` or ``length limit``, no missing output is more
+    probable than the last one.
     """
 
     outputs: List[Output]

@@ -7,17 +7,17 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .certificate import LENGTH_LIMIT
+from .certificate import LENGTH_LIMIT, MIN_LENGTH, SOURCE_LENGTH
 from .constraints import Constraints, State
-from .ensemble import Ensemble
+from .ensemble import Ensemble, rounding_error
 from .search_state import Extension, Finished, Rows, SearchOptions, Sentence, TokenError, Trace
 
 logger = logging.getLogger(__name__)
 
-MIN_LENGTH, SOURCE_LENGTH = "min length", "source length"
 FORBIDDEN, NGRAMS = "forbidden symbols", "n-gram blocking"
 PREFIX_FUNCTION, LANGUAGE_MODEL, CONSTRAINTS = "allowed tokens", "language model", "constraints"
 MOST_PENALTY = 600.0  # nats; exp of more would be 0, and a penalty must not make a token impossible
+LEAST = 1e-300  # what penalties leave of a score, together
 NOT_A_NUMBER, ZERO_PREFIX, SAMPLING = "NaN", "prefix has zero probability", "sampling"
 
 
@@ -86,13 +86,15 @@ class Search:
             candidates = list_candidates(out.probs, out.tokens) if self.options.want_candidates else None
             self.trace.append(Trace(*transition, support, out.attention, candidates))
             self._drop_nan(out.probs)
-            probs, scores = self._modify(out.probs)
             token_error = TokenError(self.ensemble.alphas, out.logit_error)
+            probs, scores = self._modify(out.probs, token_error)
             chosen = self.choose(probs, scores, token_error)
             chosen = chosen._replace(token=self.tokens_of(chosen.token))
             self._note_unreachable(chosen)
             transition = (chosen.parent.tolist(), chosen.token.tolist(), chosen.increment.tolist())
             self._advance(chosen, token_error)
+        for sentence, logprob in zip(self.sentences, self.prefix_logprob.tolist()):
+            sentence.prefix_logprob = logprob
         return self.sentences
 
     def choose(self, probs: Tensor, scores: Tensor, token_error: TokenError) -> Extension:
@@ -167,7 +169,7 @@ class Search:
         bad = probs[:, 0].isnan()  # rows are divided by their sums, so NaN fills its row
         if not bad.any():
             return
-        if self.step == 0 and bad.all():
+        if self.step == 0 and bad.all() and len(self.sentences) > 1:
             raise ValueError(
                 f"the model gives NaN for every sentence of a batch (first id {self.ids[0]}): broken checkpoint?"
             )
@@ -177,8 +179,8 @@ class Search:
                 self.sentences[s].void = NOT_A_NUMBER
         probs[bad] = 0.0
 
-    def _modify(self, probs: Tensor) -> Tuple[Tensor, Tensor]:
-        """Apply limits and penalties.
+    def _modify(self, probs: Tensor, token_error: TokenError) -> Tuple[Tensor, Tensor]:
+        """Apply limits and penalties; rounding errors of a language model are added to those of the models.
 
         Returns:
             `probs`: true probabilities, 0 where something is not allowed (changed in place);
@@ -194,22 +196,24 @@ class Search:
         if self.constraints is not None:
             met = [self.constraints[s].is_met(said) for s, said in zip(self.rows.sentence.tolist(), self.said)]
             self._block(probs, [self.eos], CONSTRAINTS, ~torch.tensor(met, device=self.device))
-        self._limit(probs, self.max_len.index_select(0, self.rows.sentence).le(step))
+        self._limit(probs, self.max_len.index_select(0, self.rows.sentence).le(step), token_error)
         if options.no_repeat_ngram_size > 0:
             self._block_per_row(probs, self._repeated(), NGRAMS, free)
         if options.prefix_allowed_tokens_fn is not None:
             self._block_per_row(probs, self._not_allowed(probs.size(1)), PREFIX_FUNCTION, free)
         scores = probs
         if options.unk_penalty != 0:
-            scores = scores.clone()
-            scores[:, self._column(options.unk)] *= math.exp(-min(options.unk_penalty, MOST_PENALTY))
+            penalty = torch.zeros_like(scores[:1])
+            penalty[:, self._column(options.unk)] = options.unk_penalty
+            scores = lower(scores, penalty)
         if options.diversity_rate > 0 and step > 0:
-            scores = scores * (-options.diversity_rate * sibling_ranks(scores)).exp()
-        if options.lm_model is not None:
+            scores = lower(scores, options.diversity_rate * sibling_ranks(scores))
+        if options.lm_model is not None and options.lm_weight != 0:
             lm_probs = options.lm_model.get_normalized_probs(
                 options.lm_model(self.rows.tokens), log_probs=True, sample=None
             )
             lm_probs = lm_probs[:, -1, :] if self.vocab is None else lm_probs[:, -1, self.vocab]
+            token_error.add(abs(options.lm_weight) * rounding_error(lm_probs))
             scores = scores * (lm_probs.double() * options.lm_weight).exp()
             self._account(LANGUAGE_MODEL, (probs * scores.eq(0)).sum(dim=-1))
             probs = probs * scores.ne(0)
@@ -272,7 +276,7 @@ class Search:
         self._account(name, (probs * (1 - allowed)).sum(dim=-1))
         probs.mul_(allowed)
 
-    def _limit(self, probs: Tensor, at_limit: Tensor) -> None:
+    def _limit(self, probs: Tensor, at_limit: Tensor, token_error: TokenError) -> None:
         """At the length limit only end of sentence is left."""
         if not at_limit.any():
             return
@@ -282,7 +286,8 @@ class Search:
         if self.options.match_source_len:  # asked for: claims are about outputs of this length alone
             self._account(SOURCE_LENGTH, other.sum(dim=-1))
         else:
-            best = (self.rows.score + other.max(dim=-1).values.log() + self.rows.rise).tolist()
+            most = other.max(dim=-1).values
+            best = (self.rows.score + most.log() + self.rows.rise + token_error.rise(most)).tolist()
             for s, bound in zip(self.rows.sentence.tolist(), best):
                 ledger = self.sentences[s].ledger
                 ledger.limit_bound = max(ledger.limit_bound, bound)
@@ -337,6 +342,12 @@ class Search:
             index = torch.tensor(list(lows), device=self.device)
             reached = torch.tensor(list(lows.values()), dtype=torch.float64, device=self.device)
             self.threshold[index] = self.threshold[index].maximum(reached)
+
+
+def lower(scores: Tensor, penalty: Tensor) -> Tensor:
+    """`scores` times ``exp(-penalty)``: smaller, but never zero where they were not."""
+    lowered = scores * (-penalty.clamp(max=MOST_PENALTY)).exp()
+    return torch.where(scores > 0, lowered.clamp(min=LEAST), lowered)
 
 
 def sibling_ranks(scores: Tensor) -> Tensor:

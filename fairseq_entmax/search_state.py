@@ -176,6 +176,12 @@ class TokenError:
     by at most dz / 2: it is linear in the logit and in the threshold, and the threshold moves no further than the
     logits. So small probabilities are uncertain in relative terms. For softmax, log p moves by dz.
 
+    An average of members moves no further than this says of the average, as ``(p ** e + shift) ** (1 / e)`` is concave
+    in p for e <= 1 (and its opposite convex); for e > 1 it is at most ``p + shift ** (1 / e)``. A smaller alpha moves
+    small probabilities less, and those near 1 by at most ``exp(dz)``, which is added where alphas differ.
+
+    A token is possible or not as computed: that an impossible one might have a tiny probability is not counted.
+
     Args:
         alphas: output alphas of the ensemble; the largest decides.
         logit_error: dz.
@@ -185,18 +191,25 @@ class TokenError:
         self.exponent = max(alphas) - 1.0
         self.shift = self.exponent * logit_error
         self.logit_error = logit_error
+        self.additional = logit_error if len(set(alphas)) > 1 else 0.0
+        if len(alphas) > 1 and self.exponent > 1:
+            self.shift, self.exponent = self.shift ** (1 / self.exponent), 1.0
+
+    def add(self, error: float) -> None:
+        """Count an error of the log score that does not depend on the token, as that of a language model."""
+        self.additional += error
 
     def rise(self, probs: Tensor) -> Tensor:
         """By how much the log of `probs` may be too low; ``log(p) + rise(p)`` grows with p. 0 where p is 0."""
         if self.exponent == 0:
-            return probs.gt(0) * self.logit_error
+            return probs.gt(0) * (self.logit_error + self.additional)
         power = probs.clamp(min=1e-300) ** self.exponent
-        return probs.gt(0) * torch.log1p(self.shift / power) / self.exponent
+        return probs.gt(0) * (torch.log1p(self.shift / power) / self.exponent + self.additional)
 
     def fall(self, probs: Tensor) -> Tensor:
         """By how much the log of `probs` may be too high; inf where p might be 0, and 0 where p is 0."""
         if self.exponent == 0:
-            return probs.gt(0) * self.logit_error
+            return probs.gt(0) * (self.logit_error + self.additional)
         power = probs.clamp(min=1e-300) ** self.exponent
-        fall = -torch.log1p(-(self.shift / power).clamp(max=1.0)) / self.exponent
+        fall = self.additional - torch.log1p(-(self.shift / power).clamp(max=1.0)) / self.exponent
         return torch.where(probs > 0, fall, torch.zeros_like(fall))

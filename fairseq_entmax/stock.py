@@ -44,8 +44,13 @@ class ObservedBeamSearch(BeamSearch):
         self.start(Objective(), 0, 0.0)
 
     def start(self, objective: Objective, max_len: int, token_error: float) -> None:
-        """Forget the last batch. `max_len`: its length limit; `token_error`: rounding error of a log probability."""
-        self.objective, self.limit, self.token_error = objective, max_len, token_error
+        """Forget the last batch.
+
+        Args:
+            max_len: its length limit.
+            token_error: rounding error of a log probability, for logits up to 8; those of larger ones grow with them.
+        """
+        self.objective, self.limit, self.token_error, self.least_error = objective, max_len, token_error, token_error
         self.ledgers: Dict[int, Ledger] = {}
         self.live_bound: Dict[int, float] = {}
         self.rows: Dict[int, int] = {}
@@ -53,6 +58,9 @@ class ObservedBeamSearch(BeamSearch):
     def step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None, **kwargs):
         if bool(torch.isneginf(lprobs).all()):
             raise ValueError("no token has a probability above zero for any sentence of a batch: NaN in the model?")
+        # Logits are not seen here; those of improbable tokens are about as large as the logarithms.
+        finite = torch.where(torch.isneginf(lprobs), lprobs.new_zeros(()), lprobs)
+        self.token_error = max(self.token_error, self.least_error * max(1.0, -float(finite.min()) / 8))
         result = super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, **kwargs)
         cand, token = result[0].double(), result[1]
         beam, length = lprobs.size(1), step + 1
@@ -115,8 +123,10 @@ class StockGenerator:
         generator, src_tokens = self.generator, sample["net_input"]["src_tokens"]
         if self.observed:
             width = int(generator.max_len_a * src_tokens.size(1) + generator.max_len_b)
-            dtype = next((p.dtype for p in self.models[0].parameters()), torch.float32)
-            generator.search.start(self.objective, min(width, generator.max_len - 1), 32 * torch.finfo(dtype).eps)
+            dtypes = [p.dtype for model in self.models for p in model.parameters() if p.is_floating_point()]
+            error = max((32 * torch.finfo(dtype).eps for dtype in dtypes), default=32 * torch.finfo(torch.float32).eps)
+            error /= min(generator.temperature, 1.0)
+            generator.search.start(self.objective, min(width, generator.max_len - 1), error)
         results = generator.generate(models, sample, **kwargs)
         columns = source_columns(self.models[0], src_tokens, generator.pad)
         ids = sample["id"].tolist() if isinstance(sample.get("id"), Tensor) else list(range(len(results)))
@@ -198,7 +208,8 @@ class StockGenerator:
         low = self.objective.score(
             top["positional_scores"].double().sum().item() - self._error(len(top["tokens"])), len(top["tokens"])
         )
-        return certify(ledger, self.objective, best, min(best, low), len(distinct), rows, void, notes)
+        limits = self.objective.limits_of_bounds()
+        return certify(ledger, self.objective, best, min(best, low), len(distinct), rows, void, notes, limits=limits)
 
     def _error(self, length: int) -> float:
         return self.generator.search.token_error * length if self.observed else 0.0

@@ -35,7 +35,7 @@ training=(
   --lr-scheduler plateau --lr-shrink 0.5 --lr-patience 0 --stop-min-lr 0.0001
   --best-checkpoint-metric loss
   # size and length
-  --batch-size 64 --max-epoch 20
+  --batch-size 64 --max-epoch 40
   # housekeeping
   --no-epoch-checkpoints --log-interval 50 --num-workers 0
 )

@@ -28,6 +28,7 @@ class StepOutput(NamedTuple):
     `probs`: `(rows, columns)`, float64, rows add up to one; NaN where a model said so.
     `attention`: `(rows, src_len)` in the order of the source tokens without padding, or None.
     `logit_error`: bound of the rounding error of a logit, from the type the models computed in.
+    `support`: `(rows,)`, number of possible tokens.
     `tokens`: `(columns,)`, ascending: the token of each column, when tokens that are possible in no row are left out;
         None when the columns are the whole vocabulary.
     """
@@ -35,22 +36,27 @@ class StepOutput(NamedTuple):
     probs: Tensor
     attention: Optional[Tensor]
     logit_error: float
+    support: Tensor
     tokens: Optional[Tensor] = None
 
 
-def rounding_error(numbers: Tensor) -> float:
+def rounding_error(numbers: Tensor, dtype: Optional[torch.dtype] = None) -> float:
     """How far rounding may have moved logits or log probabilities apart: 32 units in the last place of 1, or of an
     eighth of the largest where that is more.
 
     A bound from experience, not a proof: in two trained models (float32, float16, bfloat16, against float64) the errors
     of likely tokens lay apart by at most 0.6 of it. An error that all logits share changes nothing.
+
+    Args:
+        numbers: the logits, or those of them that matter.
+        dtype: what they were computed in, if it is not their dtype.
     """
     least, most = (float(x) for x in torch.aminmax(numbers))
     largest = max(-least, most)
     if not math.isfinite(largest):  # masked tokens, or NaN
         finite = numbers[numbers.isfinite()]
         largest = float(finite.abs().max()) if finite.numel() else 0.0
-    return 32 * torch.finfo(numbers.dtype).eps * max(1.0, largest / 8)
+    return 32 * torch.finfo(dtype or numbers.dtype).eps * max(1.0, largest / 8)
 
 
 class Ensemble:
@@ -181,12 +187,12 @@ class EnsembleState:
             columns_for: tokens that need a column whether they are possible or not; where the vocabulary is large and
                 every output sparse, only these and the possible ones get one. None: the whole vocabulary.
         """
-        attention, error, logits = None, 0.0, []
+        attention, logits, dtypes = None, [], []
         for i, model in enumerate(self.ensemble.models):
             kwargs = {"incremental_state": self.states[i]} if self.ensemble.incremental else {}
             out = model.decoder.forward(tokens, encoder_out=self.encoder_outs[i], **kwargs)
             last = out[0][:, -1:, :]
-            error = max(error, rounding_error(last) / min(temperature, 1.0))
+            dtypes.append(last.dtype)
             if temperature != 1.0:
                 last = (last if last.dtype == torch.float64 else last.float()) / temperature
             logits.append((last, out[1:]))
@@ -195,25 +201,30 @@ class EnsembleState:
         if attention is not None and len(logits) > 1:
             attention = attention / len(logits)
         listed = None if columns_for is None else self._list_entries([x for x, _ in logits])
+        # Of a sparse output, only logits near the largest of a row matter.
+        matter = [x for x, _ in logits] if listed is None else [maximum for *_, maximum in listed]
+        matter = matter if temperature == 1.0 else [x * temperature for x in matter]
+        error = max(map(rounding_error, matter, dtypes)) / min(temperature, 1.0)
         if listed is not None:
-            return StepOutput(*_in_columns(listed, tokens.size(0), columns_for, attention, error))
+            return _in_columns([entries for *entries, _ in listed], tokens.size(0), columns_for, attention, error)
         total = None
         for model, (last, extra) in zip(self.ensemble.models, logits):
             probs = model.get_normalized_probs((last,) + tuple(extra), log_probs=False, sample=None)
             probs = probs[:, -1, :].double()
             probs = probs / probs.sum(dim=-1, keepdim=True)
             total = probs if total is None else total.add_(probs)
-        return StepOutput(total if len(logits) == 1 else total.div_(len(logits)), attention, error)
+        total = total if len(logits) == 1 else total.div_(len(logits))
+        return StepOutput(total, attention, error, (total > 0).sum(dim=-1))
 
-    def _list_entries(self, logits: List[Tensor]) -> Optional[List[Entries]]:
-        """What is possible according to each member; None unless that can be listed for all of them."""
+    def _list_entries(self, logits: List[Tensor]) -> Optional[List[Tuple[Tensor, Tensor, Tensor, Tensor]]]:
+        """What `list_support` finds for each member; None unless that is short for all of them."""
         last = [x[:, -1, :] for x in logits]
         alphas = [searchable_alpha(model, x) for model, x in zip(self.ensemble.models, last)]
         if None in alphas:
             return None
         last = [x.contiguous() if x.dtype == torch.float64 else x.float().contiguous() for x in last]
         entries = [list_support(x, alpha) for x, alpha in zip(last, alphas)]
-        is_short = all(len(p) <= LISTED_SHARE * x.numel() for x, (_, _, p) in zip(last, entries))
+        is_short = all(len(p) <= LISTED_SHARE * x.numel() for x, (_, _, p, _) in zip(last, entries))
         return entries if is_short else None
 
     def _add_attention(self, total: Optional[Tensor], attention: Optional[Tensor], columns: Tensor) -> Optional[Tensor]:
@@ -223,8 +234,8 @@ class EnsembleState:
         return attention if total is None else total + attention
 
 
-def _in_columns(members: List[Entries], n_rows: int, columns_for: Tensor, attention, error: float) -> tuple:
-    """Fields of `StepOutput` from what each member lists: the average, over the tokens that are in some list."""
+def _in_columns(members: List[Entries], n_rows: int, columns_for: Tensor, attention, error: float) -> StepOutput:
+    """The average of what each member lists, over the tokens that are in some list."""
     tokens, place = torch.unique(torch.cat([columns_for, *(t for _, t, _ in members)]), return_inverse=True)
     total = torch.zeros(n_rows, len(tokens), dtype=torch.float64, device=tokens.device)
     first = len(columns_for)
@@ -232,5 +243,9 @@ def _in_columns(members: List[Entries], n_rows: int, columns_for: Tensor, attent
         column, first = place[first : first + len(token)], first + len(token)
         sums = total.new_zeros(n_rows).index_add_(0, row, p)
         total.index_put_((row, column), p / sums[row], accumulate=True)
-        total.masked_fill_(sums.eq(0).unsqueeze(1), math.nan)  # a row without a solution
-    return total if len(members) == 1 else total.div_(len(members)), attention, error, tokens
+        unsolved = sums.eq(0)
+        if unsolved.any():
+            total.masked_fill_(unsolved.unsqueeze(1), math.nan)
+    if len(members) == 1:
+        return StepOutput(total, attention, error, torch.bincount(members[0][0], minlength=n_rows), tokens)
+    return StepOutput(total.div_(len(members)), attention, error, (total > 0).sum(dim=-1), tokens)

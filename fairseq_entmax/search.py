@@ -82,7 +82,7 @@ class Search:
             )
             self.vocab = out.tokens
             self.eos = self._column(self.options.eos)
-            support = (out.probs > 0).sum(dim=-1).tolist()
+            support = out.support.tolist()
             candidates = list_candidates(out.probs, out.tokens) if self.options.want_candidates else None
             self.trace.append(Trace(*transition, support, out.attention, candidates))
             self._drop_nan(out.probs)

@@ -167,7 +167,7 @@ def test_listed_support_is_the_support(alpha, scale):
     scores = torch.randn(9, 1500, generator=generator) * scale
     scores[1], scores[2, 5], scores[3] = -math.inf, math.nan, 0.5
     scores[4, 700:], scores[5, 7] = -math.inf, math.inf
-    rows, columns, probs = support.list_support(scores, alpha)
+    rows, columns, probs, _ = support.list_support(scores, alpha)
     found = torch.zeros(scores.shape, dtype=torch.float64).index_put((rows, columns), probs)
     solved = [0, 3, 4, 6, 7, 8]
     expected = entmax(scores[solved].double(), alpha)

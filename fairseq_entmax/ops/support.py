@@ -58,15 +58,15 @@ def list_support(scores, alpha):
     """The non-zero probabilities of every row of contiguous `scores` `(rows, size)`, never stored as a whole.
 
     Returns:
-        `rows`, `columns` (int64) and `probs` (float64) of the entries, `(entries,)`, rows in no order. A row without
-        a solution (NaN, +inf, or nothing but -inf) has none.
+        `rows`, `columns` (int64) and `probs` (float64) of the entries, `(entries,)`, rows in no order, and the largest
+        score of each row `(rows, 1)` (float64). A row without a solution (NaN, +inf, or nothing but -inf) has no entry.
     """
     found = find_support(scores, alpha)
     entries = [(found.rows, found.columns, found.probs)]
     for rows, _, probs, _ in solve_wide(scores, found, alpha):
         row, column = (probs.to(scores.dtype) > 0).nonzero(as_tuple=True)
         entries.append((rows[row], column, probs[row, column].double()))
-    return tuple(torch.cat(field) for field in zip(*entries))
+    return (*(torch.cat(field) for field in zip(*entries)), found.maximum)
 
 
 def _find_in_chunk(scores, alpha):

@@ -374,6 +374,21 @@ def test_tables_hold_the_figures_of_the_files():
     assert "| 1.25 | 20.50 |  |" in text and "| 1.5 | 21.25 | 22.00 |" in text
 
 
+def test_other_trainings_and_sizes_have_tables_of_their_own():
+    found = [result(1, 1, 30), result(1.5, 1.5, 31), result(2, 2, 32), result(1, 1, 9)]
+    found[0]["settings"]["training"] = "--lr 0.1 --max-epoch 10"
+    found[1]["settings"]["training"] = found[2]["settings"]["training"] = "--lr 0.1 --max-epoch 20 --sentence-avg"
+    found[3]["settings"]["size"] = "quick"
+    text = tables_translation.section(found)
+    first, second = (
+        text.index("Trained with `--max-epoch 10`:"),
+        text.index("Trained with `--max-epoch 20 --sentence-avg`:"),
+    )
+    assert first < text.index("| 30.00 |") < second < text.index("| 31.00 |") < text.index("| 32.00 |")
+    assert text.index("| 32.00 |") < text.index("### Multi30k, a small stand-in, quick model") < text.index("| 9.00 |")
+    assert "Trained with" not in tables_translation.section(found[1:3])
+
+
 def test_pictures_are_drawn_from_result_files(tmp_path, capsys):
     for item in [result(1, 1, 30), result(1.5, 1.5, 20, 1), result(1, 1.5, 19, 1), result(1.5, 1, 18, 1)]:
         (tmp_path / f"{item['name']}.json").write_text(json.dumps(item))

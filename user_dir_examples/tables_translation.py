@@ -1,5 +1,6 @@
 """The translation part of `docs/reproduction.md`."""
 
+import re
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
@@ -50,9 +51,10 @@ def pair_parts(recipe: str, title: str, pair: str, results: List[Result]) -> Lis
     swept = sorted((r for r in results if r["settings"].get("sweep") == 1), key=order)
     speeds = [r for r in results if r["settings"].get("speed")]
     parts = [f"### {title}: {pair.replace('-', ' to ')}"]
-    for training in sorted({result["settings"]["training"] for result in models}):
+    trainings = sorted({result["settings"]["training"] for result in models})
+    for training in trainings:
         alike = [result for result in models if result["settings"]["training"] == training]
-        parts += [score_table(alike), sparsity_table(alike)]
+        parts += apart(training, trainings) + [score_table(alike), sparsity_table(alike)]
     if models:
         signatures = sorted({result["scores"]["signature"] for result in models})
         parts.append(f"sacreBLEU: {', '.join(f'`{signature}`' for signature in signatures)}.")
@@ -65,6 +67,13 @@ def pair_parts(recipe: str, title: str, pair: str, results: List[Result]) -> Lis
         parts += [SPEED.format(batches=result["scores"]["batches"]), speed_table(result)]
     parts += [conditions(results), f"The first row: `{(models or swept or speeds)[0]['command']}`."]
     return parts
+
+
+def apart(training: str, trainings: List[str]) -> List[str]:
+    """What tells the options of one training from those of the others, if there are others."""
+    options = [set(re.findall(r"--\S+(?: [^- ]\S*)?", text)) for text in trainings]
+    own = sorted(set(re.findall(r"--\S+(?: [^- ]\S*)?", training)) - set.intersection(*options))
+    return [f"Trained with `{' '.join(own)}`:"] if own else []
 
 
 def order(result: Result):

@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import plot_translation  # noqa: E402
 import prepare_translation  # noqa: E402
+import raw_text  # noqa: E402
 import results  # noqa: E402
 import score_translation  # noqa: E402
 import tables_translation  # noqa: E402
@@ -101,6 +103,38 @@ def test_case_68_hashes_of_what_was_read_are_recorded(prepared, multi30k):
     facts = json.loads((prepared / "data.json").read_text())
     text = gzip.decompress((multi30k / "raw" / "train.de.gz").read_bytes())
     assert facts["sha256"]["train.de"] == hashlib.sha256(text).hexdigest() and len(facts["sha256"]) == 6
+
+
+def test_case_68_a_broken_archive_is_named(tmp_path, capsys):
+    whole = gzip.compress("".join(f"line {i} {i * i}\n" for i in range(500)).encode())
+    for path, raw in ((tmp_path / "cut.gz", whole[:400]), (tmp_path / "plain.gz", b"no archive\n")):
+        path.write_bytes(raw)
+        with pytest.raises(ValueError, match=f"{path.name}: wanted a whole gzip file, got "):
+            raw_text.read_lines(path)
+    path.write_bytes(whole)
+    assert len(raw_text.read_lines(path)) == 500
+
+
+def test_a_last_line_needs_no_end_of_line(tmp_path):
+    for text, lines in (("a\nb", ["a", "b"]), ("a\nb\n", ["a", "b"]), ("a\n\n", ["a", ""]), ("", []), ("a", ["a"])):
+        (tmp_path / "text").write_text(text)
+        assert raw_text.read_lines(tmp_path / "text") == lines
+    (tmp_path / "text").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="text: wanted UTF-8"):
+        raw_text.read_lines(tmp_path / "text")
+
+
+def test_tools_that_scores_need_are_asked_for_at_once(tmp_path, monkeypatch, capsys):
+    (tmp_path / "data.json").write_text(json.dumps({"pair": "en-ja", "tokenised": True}))
+
+    def no_tokeniser(*args, **options):
+        raise RuntimeError("Please install the latest version of mecab-python3")
+
+    monkeypatch.setattr("sacrebleu.metrics.BLEU", no_tokeniser)
+    assert score_translation.main(["--data", str(tmp_path)]) == 1
+    assert (
+        capsys.readouterr().err == "score_translation: sacrebleu: Please install the latest version of mecab-python3\n"
+    )
 
 
 def test_formats_of_iwslt_and_wmt():
@@ -405,7 +439,7 @@ def test_pictures_are_drawn_from_result_files(tmp_path, capsys):
 RECIPES = ("multi30k", "iwslt_de_en", "kftt_ja_en", "wmt16_ro_en")
 # Only what reads the arguments of the recipe runs; data and scores are made up.
 CASES = """*prepare_translation.py*) echo "prepare $*" >>"$CALLS" ;;
-  *score_translation.py*) echo "score $*" >>"$CALLS"; cp "$CALLS.json" "$5/scores.json" ;;"""
+  *score_translation.py*) echo "score $*" >>"$CALLS"; [[ $4 != --run ]] || cp "$CALLS.json" "$5/scores.json" ;;"""
 
 
 @pytest.fixture
@@ -433,7 +467,9 @@ def test_case_53_the_schedule_is_ours_and_minimises(name, recipe):
     assert value(prepare, "--pieces") == pieces and ("--separate" in prepare) == (name == "wmt16_ro_en")
     preprocess = next(call for call in calls if call.startswith("fairseq-preprocess"))
     assert ("--joined-dictionary" in preprocess) != ("--tgtdict" in preprocess) == (name == "wmt16_ro_en")
-    assert ("--tokenised" in next(call for call in calls if call.startswith("score"))) == (name != "multi30k")
+    scored = [call for call in calls if call.startswith("score")]  # the first one only looks if all tools are there
+    assert ["--run" in call for call in scored] == [False, True]
+    assert ["--tokenised" in call for call in scored] == [name != "multi30k"] * 2
 
 
 def test_alphas_become_mappings_and_criterions(recipe):
@@ -483,6 +519,40 @@ def test_it_goes_on_where_it_stopped_and_replaces_only_by_force(recipe):
     assert done.returncode == 1 and "take another --out\n" in done.stderr and calls == []
 
 
+def test_a_model_that_was_trained_again_does_not_keep_its_old_result(recipe):
+    assert recipe("multi30k", "--alpha", 1.5)[0].returncode == 0
+    shutil.rmtree(recipe.out / "de-en" / "de-en-attention-1.5-output-1.5-seed-1")
+    done, calls = recipe("multi30k", "--alpha", 1.5)
+    assert len(calls) == 3 and done.returncode == 1 and "there is a result already; wanted --force" in done.stderr
+
+
+def test_the_data_of_another_folder_needs_another_out(recipe, tmp_path):
+    assert recipe("multi30k", "--alpha", 1.5)[0].returncode == 0
+    (tmp_path / "other").mkdir()
+    done, calls = recipe("multi30k", "--alpha", 1.5, data=tmp_path / "other")
+    assert recipe_runs.refuses(f"{tmp_path / 'other'}: what is in {recipe.out / 'de-en'} was made of", done)
+    assert calls == [] and recipe("multi30k", "--alpha", 1.5)[0].returncode == 0
+
+
+def test_times_of_other_models_are_not_taken_for_these(recipe):
+    checkpoints = []
+    for alpha in (1, 1.5, 2):
+        assert recipe("multi30k", "--alpha", alpha)[0].returncode == 0
+        path = recipe.out / "de-en" / f"de-en-attention-{alpha}-output-{alpha}-seed-1" / "checkpoints"
+        checkpoints.append(path / "checkpoint_best.pt")
+    result_file = recipe.out / "results" / "multi30k" / "de-en-speed.json"
+    for path in checkpoints[:2]:
+        path.touch()
+    result_file.write_text("{}")
+    models = " ".join(f"--model {name}={path}" for name, path in zip(("1/1", "1.5/1.5"), checkpoints))
+    (recipe.out / "de-en" / "speed.models").write_text(models + "\n")
+    done, _ = recipe("multi30k", "--speed")
+    assert done.returncode == 0 and "de-en-speed: done before" in done.stdout
+    checkpoints[2].touch()
+    done, _ = recipe("multi30k", "--speed")
+    assert recipe_runs.refuses(f"{result_file}: of other models; --force replaces it", done)
+
+
 @pytest.mark.parametrize(
     "options, says",
     [
@@ -493,6 +563,7 @@ def test_it_goes_on_where_it_stopped_and_replaces_only_by_force(recipe):
         (["--pair", "de-en en-de"], "--pair: wanted one of de-en en-de fr-en en-fr, got de-en en-de"),
         (["--output-alpha", "0.5"], "--output-alpha: wanted a number of 1 or more, got 0.5"),
         (["--seed", "x"], "--seed: wanted a whole number of 0 or more, got x"),
+        (["--seed", "01"], "--seed: wanted a number without a zero before it, got 01"),
         (["--epochs", "0"], "--epochs: wanted a whole number of 1 or more, got 0"),
         (["--sweep", "--alpha", "2"], "--sweep, --speed: wanted no alpha with them, got 2"),
         (["--sweep", "--speed"], "--sweep, --speed: wanted one of them, got both"),

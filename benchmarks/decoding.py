@@ -77,7 +77,6 @@ class Contender:
     def decode(self, batches, options, unnormalized):
         """Seconds, and the best hypotheses by sentence id."""
         generator = self.task.build_generator([self.model], self.settings[unnormalized].generation)
-        self.counter.rows = self.counter.calls = 0
         best = {}
         start = time.perf_counter()
         for batch in batches:
@@ -115,8 +114,14 @@ def measure(contenders, options, unnormalized):
         c.decode(c.batches[:2], options, unnormalized)
     for _ in range(options.rounds):
         for c in contenders:
-            taken, found[c.name] = c.decode(c.batches, options, unnormalized)
-            seconds[c.name].append(taken)
+            c.counter.rows = c.counter.calls = 0
+            seconds[c.name].append(0.0)
+            found[c.name] = {}
+        for batches in zip(*(c.batches for c in contenders)):  # batch by batch, so that all meet the same noise
+            for c, batch in zip(contenders, batches):
+                taken, best = c.decode([batch], options, unnormalized)
+                seconds[c.name][-1] += taken
+                found[c.name].update(best)
     base = contenders[-1]
     print(f"| generator | seconds | time | rows a sentence | rows | decoder calls | {options.metric} | mean length | "
           "proved |")  # fmt: skip

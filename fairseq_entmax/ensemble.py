@@ -206,7 +206,8 @@ class EnsembleState:
         matter = matter if temperature == 1.0 else [x * temperature for x in matter]
         error = max(map(rounding_error, matter, dtypes)) / min(temperature, 1.0)
         if listed is not None:
-            return _in_columns([entries for *entries, _ in listed], tokens.size(0), columns_for, attention, error)
+            shape = tokens.size(0), logits[0][0].size(-1)
+            return _in_columns([entries for *entries, _ in listed], shape, columns_for, attention, error)
         total = None
         for model, (last, extra) in zip(self.ensemble.models, logits):
             probs = model.get_normalized_probs((last,) + tuple(extra), log_probs=False, sample=None)
@@ -234,15 +235,20 @@ class EnsembleState:
         return attention if total is None else total + attention
 
 
-def _in_columns(members: List[Entries], n_rows: int, columns_for: Tensor, attention, error: float) -> StepOutput:
-    """The average of what each member lists, over the tokens that are in some list."""
-    tokens, place = torch.unique(torch.cat([columns_for, *(t for _, t, _ in members)]), return_inverse=True)
+def _in_columns(
+    members: List[Entries], shape: Tuple[int, int], columns_for: Tensor, attention: Optional[Tensor], error: float
+) -> StepOutput:
+    """The average of what each member lists, `shape` if whole, over the tokens that are in some list."""
+    n_rows, vocab = shape
+    column_of = torch.zeros(vocab, dtype=torch.long, device=columns_for.device)
+    for token in (columns_for, *(token for _, token, _ in members)):
+        column_of[token] = 1
+    tokens = column_of.nonzero().squeeze(1)
+    column_of = column_of.cumsum_(0).sub_(1)
     total = torch.zeros(n_rows, len(tokens), dtype=torch.float64, device=tokens.device)
-    first = len(columns_for)
     for row, token, p in members:
-        column, first = place[first : first + len(token)], first + len(token)
         sums = total.new_zeros(n_rows).index_add_(0, row, p)
-        total.index_put_((row, column), p / sums[row], accumulate=True)
+        total.index_put_((row, column_of[token]), p / sums[row], accumulate=True)
         unsolved = sums.eq(0)
         if unsolved.any():
             total.masked_fill_(unsolved.unsqueeze(1), math.nan)

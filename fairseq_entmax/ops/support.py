@@ -105,19 +105,27 @@ def _find_in_chunk(scores, alpha):
     window, position = inside.nonzero(as_tuple=True)
     narrow = [(rows[window], starts[blocks[window]] + position, found[window, position])]
 
-    whole_rows = read_whole.nonzero()[:, 0]
-    # Every eighth block tells which rows are wide (an estimate will do). Above alpha 2 a wide support needs ties to
-    # many digits: no second solver for that.
-    sample = take_rows(scores[:, :whole].unflatten(1, (-1, BLOCK))[:, ::8], whole_rows)
-    share = (sample >= limit[whole_rows][:, :, None]).sum((1, 2)) / max(1, sample.shape[1] * BLOCK)
-    is_wide = (share > WIDE_SHARE) & (alpha <= 2)
-    wide = whole_rows[is_wide]
-    for part in whole_rows[~is_wide].split(wide_step(scores)):
-        row, column = (take_rows(scores, part) >= limit[part]).nonzero(as_tuple=True)
-        narrow.append((part[row], column, scores[part[row], column]))
-    rows, columns, values = (torch.cat(field) for field in zip(*narrow))
+    wide = whole_rows = read_whole.nonzero()[:, 0]
+    if len(whole_rows):
+        # Every eighth block tells which rows are wide (an estimate will do). Above alpha 2 a wide support needs ties to
+        # many digits: no second solver for that.
+        sample = take_rows(scores[:, :whole].unflatten(1, (-1, BLOCK))[:, ::8], whole_rows)
+        share = (sample >= limit[whole_rows][:, :, None]).sum((1, 2)) / max(1, sample.shape[1] * BLOCK)
+        is_wide = (share > WIDE_SHARE) & (alpha <= 2)
+        wide = whole_rows[is_wide]
+        for part in whole_rows[~is_wide].split(wide_step(scores)):
+            row, column = (take_rows(scores, part) >= limit[part]).nonzero(as_tuple=True)
+            narrow.append((part[row], column, scores[part[row], column]))
+    rows, columns, values = narrow[0] if len(narrow) == 1 else _in_row_order(narrow)
     entries, tau = _solve_candidates(rows, columns, values, maximum, bound, alpha)
     return RowSupport(*entries, maximum, tau, best, wide)
+
+
+def _in_row_order(parts):
+    """Rows, columns and values of several lists as one, by rows."""
+    rows, *others = (torch.cat(field) for field in zip(*parts))
+    order = torch.argsort(rows, stable=True)
+    return (rows[order], *(field[order] for field in others))
 
 
 def take_rows(matrix, rows):
@@ -136,15 +144,16 @@ def _round_down(values, dtype):
 def _solve_candidates(rows, columns, values, maximum, bound, alpha):
     """Solve ragged rows of candidates, padded into matrices of similar row lengths.
 
+    Args:
+        rows, columns, values: of the candidates, by rows.
+
     Returns:
         the non-zero entries `(rows, columns, probs)`, and tau `(rows, 1)` which is `bound` where a row has none.
     """
     tau = bound.clone()
     dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
     counts = torch.bincount(rows, minlength=len(bound))
-    order = torch.argsort(rows, stable=True)
-    rows, columns = rows[order], columns[order]
-    values = values[order].double() - maximum[rows, 0]
+    values = values.double() - maximum[rows, 0]
     rank = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
     entries, longest, least = [], int(counts.max()) if len(rows) else 0, 0
     while least < longest:
@@ -203,7 +212,7 @@ def solve_wide(scores, found, alpha):
         row numbers, `base` and `probs` `(some, size)`, tau `(some, 1)` in float64.
     """
     exponent = alpha - 1
-    for part in found.wide.split(wide_step(scores)):
+    for part in found.wide.split(wide_step(scores)) if len(found.wide) else ():
         scaled = scale_rows(scores, part, found.maximum, alpha)
         tolerance = 3e-7 if scaled.dtype == torch.float32 else 1e-13
         tau = _estimate(scaled, found.tau[part], exponent)

@@ -169,7 +169,7 @@ class Search:
         bad = probs[:, 0].isnan()  # rows are divided by their sums, so NaN fills its row
         if not bad.any():
             return
-        if self.step == 0 and bad.all() and len(self.sentences) > 1:
+        if self.step == 0 and bad.all() and len(set(self.ids)) > 1:  # of one sentence it may be the sentence
             raise ValueError(
                 f"the model gives NaN for every sentence of a batch (first id {self.ids[0]}): broken checkpoint?"
             )

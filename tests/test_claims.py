@@ -261,6 +261,8 @@ def test_a_sentence_of_nan_alone_is_told_as_in_a_batch():
     (alone,) = generator.generate([model], script_sample([1]))
     _, beside = generator.generate([model], script_sample([0, 1]))
     assert certificate(alone).reason == certificate(beside).reason == "NaN"
+    grouped = SparseGenerator([model], dictionary, beam_size=2, diverse_beam_groups=2)
+    assert certificate(grouped.generate([model], script_sample([1]))[0]).reason == "NaN"
     with pytest.raises(ValueError, match="NaN for every sentence"):
         generator.generate([model], script_sample([1, 1]))
 

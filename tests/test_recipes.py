@@ -398,9 +398,10 @@ def test_other_data_or_another_schedule_needs_another_folder(recipe, tmp_path):
 
 
 def test_an_ensemble_follows_its_models(recipe):
-    assert recipe("--seeds", 1, 2)[0].returncode == 0
+    assert recipe("--seeds", 1, 2)[0].returncode == recipe("--seeds", 1, 3)[0].returncode == 0
     assert recipe("--seeds", 2, "--force")[0].returncode == 0
-    assert [path.stem[-5:] for path in sorted((recipe.out / "results").iterdir())] == ["seed1", "seed2"]
+    names = [path.stem.rpartition("-attention1.5-")[2] for path in sorted((recipe.out / "results").iterdir())]
+    assert names == ["ensemble1-3", "seed1", "seed2", "seed3"]
     done, calls = recipe("--seeds", 1, 2)
     assert done.returncode == 0, done.stderr
     assert [call.split()[0] for call in calls] == ["fairseq-generate"] * 2  # the ensemble, on test and valid

@@ -185,10 +185,15 @@ evaluate() {
   step "$key-result" record "$name" "$output" "$attention" "$run" "$@"
 }
 
-# A model is trained anew: without its ensembles, which are of the old one.
+# forget PAIR PREFIX SEED: the model is trained anew, so its ensembles are of the old one.
 forget() {
-  rm -rf "$out/$1/seed$3" "$out/$1"/ensemble* "$out"/."$1-seed$3"-*.{done,spent} "$out"/."$1"-ensemble*.{done,spent}
-  rm -f "$out/results/$2-$1"-ensemble*.json
+  local folder together
+  rm -rf "$out/$1/seed$3" "$out"/."$1-seed$3"-*.{done,spent}
+  for folder in "$out/$1"/ensemble*; do
+    together=${folder##*/ensemble}
+    [[ -$together- == *-$3-* ]] || continue
+    rm -rf "$folder" "$out"/."$1-ensemble$together"-*.{done,spent} "$out/results/$2-$1-ensemble$together.json"
+  done
 }
 
 run_model() {

@@ -51,12 +51,15 @@ def rounding_error(numbers: Tensor, dtype: Optional[torch.dtype] = None) -> floa
         numbers: the logits, or those of them that matter.
         dtype: what they were computed in, if it is not their dtype.
     """
+    dtype = dtype or numbers.dtype
+    if numbers.dtype not in (torch.float32, torch.float64):
+        numbers = numbers.float()  # older torch has no minimum in half precision on CPU
     least, most = (float(x) for x in torch.aminmax(numbers))
     largest = max(-least, most)
     if not math.isfinite(largest):  # masked tokens, or NaN
         finite = numbers[numbers.isfinite()]
         largest = float(finite.abs().max()) if finite.numel() else 0.0
-    return 32 * torch.finfo(dtype or numbers.dtype).eps * max(1.0, largest / 8)
+    return 32 * torch.finfo(dtype).eps * max(1.0, largest / 8)
 
 
 class Ensemble:

@@ -13,7 +13,7 @@ from fairseq.search import BeamSearch
 from torch import Tensor, nn
 
 from .certificate import LENGTH_LIMIT, Ledger, Objective, certify
-from .ensemble import Ensemble, align, source_columns
+from .ensemble import Ensemble, align, rounding_error, source_columns
 
 # What a certificate says of fairseq's other searches, which are not watched.
 UNWATCHED = {
@@ -41,16 +41,18 @@ class ObservedBeamSearch(BeamSearch):
     def __init__(self, tgt_dict, eos: int):
         super().__init__(tgt_dict)
         self.stop_on_eos = eos
-        self.start(Objective(), 0, 0.0)
+        self.start(Objective(), 0)
 
-    def start(self, objective: Objective, max_len: int, token_error: float) -> None:
+    def start(self, objective: Objective, max_len: int, dtype=torch.float32, temperature: float = 1.0) -> None:
         """Forget the last batch.
 
         Args:
             max_len: its length limit.
-            token_error: rounding error of a log probability, for logits up to 8; those of larger ones grow with them.
+            dtype: what the models compute in.
+            temperature: what their logits are divided by.
         """
-        self.objective, self.limit, self.token_error, self.least_error = objective, max_len, token_error, token_error
+        self.objective, self.limit, self.dtype, self.scale = objective, max_len, dtype, 1 / min(temperature, 1.0)
+        self.token_error = 0.0  # of a log probability, the largest so far
         self.ledgers: Dict[int, Ledger] = {}
         self.live_bound: Dict[int, float] = {}
         self.rows: Dict[int, int] = {}
@@ -59,8 +61,7 @@ class ObservedBeamSearch(BeamSearch):
         if bool(torch.isneginf(lprobs).all()):
             raise ValueError("no token has a probability above zero for any sentence of a batch: NaN in the model?")
         # Logits are not seen here; those of improbable tokens are about as large as the logarithms.
-        finite = torch.where(torch.isneginf(lprobs), lprobs.new_zeros(()), lprobs)
-        self.token_error = max(self.token_error, self.least_error * max(1.0, -float(finite.min()) / 8))
+        self.token_error = max(self.token_error, rounding_error(lprobs, self.dtype) * self.scale)
         result = super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, **kwargs)
         cand, token = result[0].double(), result[1]
         beam, length = lprobs.size(1), step + 1
@@ -124,9 +125,9 @@ class StockGenerator:
         if self.observed:
             width = int(generator.max_len_a * src_tokens.size(1) + generator.max_len_b)
             dtypes = [p.dtype for model in self.models for p in model.parameters() if p.is_floating_point()]
-            error = max((32 * torch.finfo(dtype).eps for dtype in dtypes), default=32 * torch.finfo(torch.float32).eps)
-            error /= min(generator.temperature, 1.0)
-            generator.search.start(self.objective, min(width, generator.max_len - 1), error)
+            coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+            limit = min(width, generator.max_len - 1)
+            generator.search.start(self.objective, limit, coarsest, generator.temperature)
         results = generator.generate(models, sample, **kwargs)
         columns = source_columns(self.models[0], src_tokens, generator.pad)
         ids = sample["id"].tolist() if isinstance(sample.get("id"), Tensor) else list(range(len(results)))

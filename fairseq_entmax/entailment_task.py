@@ -14,6 +14,7 @@ from omegaconf import II, MISSING
 
 from .entailment_data import PREMISE, load_pairs
 from .ops import entmax
+from .records import above_zero
 from .resume import DICTIONARIES_KEY, check_dictionaries, check_start, fingerprint
 
 _COUNTS = ("_pairs", "_right", "_attended")
@@ -138,7 +139,7 @@ class EntailmentTask(FairseqTask):
                 "label": self.labels[int(sample["target"][i])],
                 "predicted": self.labels[int(probs[i].argmax())],
                 "probabilities": dict(zip(self.labels, (round(p, 6) for p in probs[i].tolist()))),
-                "attention": [[j, round(w, 6)] for j, w in enumerate(weights[i].tolist()) if w > 0],
+                "attention": above_zero(weights[i].tolist()),
             }
             self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         self._file.flush()

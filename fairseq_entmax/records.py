@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections import Counter
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from .certificate import COMPLETE, NONE, OPTIMAL
 
@@ -15,6 +15,11 @@ def finite(value: float) -> Optional[float]:
     """JSON has no infinity: a score of -inf (probability zero) is written as null."""
     value = float(value)
     return value if math.isfinite(value) else None
+
+
+def above_zero(weights: Sequence[float]) -> List[List]:
+    """`[position, weight]` of each weight above zero, to six digits however small it is: only equal ones look so."""
+    return [[i, float(f"{weight:.6g}")] for i, weight in enumerate(weights) if weight > 0]
 
 
 class CertificateRecorder:
@@ -97,9 +102,7 @@ class CertificateRecorder:
         }
         attention = hypothesis["attention"]
         if self.attention and attention is not None and attention.numel() > 0:
-            record["attention"] = [
-                [[i, round(w, 6)] for i, w in enumerate(column) if w > 0] for column in attention.t().tolist()
-            ]
+            record["attention"] = [above_zero(column) for column in attention.t().tolist()]
         if "candidates" in hypothesis:
             record["candidates"] = [
                 sorted(([self.tgt_dict[t], round(p, 9)] for t, p in step.items()), key=lambda item: -item[1])

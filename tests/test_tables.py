@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_entmax.records import above_zero
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
 sys.path.insert(0, str(EXAMPLES))
 
@@ -86,3 +88,10 @@ def test_spread_of_attention_by_hand():
     steps = [[[0, 0.25], [1, 0.25], [3, 0.5]], [[2, 1.0]]]
     assert score_attention.spread(steps) == {"attended": 2.0, "segments": 1.5, "equal_neighbours": pytest.approx(1 / 3)}
     assert score_attention.spread([[[5, 0.5], [6, 0.5]]])["equal_neighbours"] == 1
+
+
+def test_small_weights_that_differ_stay_apart_in_records():
+    weights = [0.75, 0.25 - 6e-7, 1e-7, 2e-7, 3e-7, 0.0]
+    recorded = above_zero(weights)
+    assert recorded == [[0, 0.75], [1, 0.249999], [2, 1e-7], [3, 2e-7], [4, 3e-7]]
+    assert score_attention.spread([recorded])["equal_neighbours"] == 0

@@ -117,6 +117,8 @@ class EntailmentTask(FairseqTask):
         logging_output["_attended"] = int(weights.gt(0).sum())
         if self.cfg.predictions_file is not None:
             probs = entmax(logits.float(), alpha=getattr(criterion, "output_alpha", 1.0))
+            if probs.isnan().any():
+                raise ValueError("--predictions-file: wanted probabilities of the labels, the model gives NaN")
             self._write(sample, probs, weights)
         return loss, sample_size, logging_output
 

@@ -298,6 +298,16 @@ def test_a_checkpoint_needs_no_file_of_vectors(corpus, tmp_path):
     assert len(label(corpus[1], tmp_path / "checkpoint_last.pt", tmp_path / "predictions.jsonl")) == 40
 
 
+def test_a_model_of_nan_labels_nothing(corpus, tmp_path):
+    train(corpus[1], tmp_path, "--criterion", "cross_entropy", epochs=1)
+    path = tmp_path / "checkpoint_last.pt"
+    state = torch.load(path, weights_only=False)
+    state["model"]["output_layer.bias"].fill_(float("nan"))
+    torch.save(state, path)
+    with pytest.raises(ValueError, match="the model gives NaN"):
+        label(corpus[1], path, tmp_path / "predictions.jsonl")
+
+
 @pytest.mark.parametrize(
     "options, says",
     [

@@ -52,6 +52,14 @@ def test_a_seed_gives_the_same_pairs_whatever_the_sizes(tmp_path):
     assert pairs(tmp_path / "a", "train") != pairs(tmp_path / "a", "test")
 
 
+def test_no_premise_is_in_two_parts(tmp_path):
+    assert sample_snli.main(["--out", str(tmp_path)]) == 0
+    premises = {part: {pair["sentence1"] for pair in pairs(tmp_path, part)} for part in sample_snli.SIZES}
+    for first, second in (("train", "dev"), ("train", "test"), ("dev", "test")):
+        assert not premises[first] & premises[second]
+    assert len(premises["test"]) > 500  # of 3,456
+
+
 def test_the_data_step_reads_it(tmp_path):
     assert sample_snli.main(["--out", str(tmp_path / "raw"), "--train", "30", "--dev", "9", "--test", "9"]) == 0
     assert prepare_snli.main(["--data", str(tmp_path / "raw"), "--out", str(tmp_path / "text")]) == 0

@@ -29,11 +29,15 @@ def read_labels(path: str, labels: Sequence[str]) -> List[int]:
 def read_vectors(path: str, words: Sequence[str], dim: int) -> Dict[str, np.ndarray]:
     """Vectors of the words that a text file has, from lines of a word and `dim` numbers.
 
-    A first line of two numbers, as word2vec writes it, is passed over. Words may contain spaces.
+    A first line of two numbers, as word2vec writes it, is passed over. Words may contain spaces, so vectors of more
+    than `dim` numbers are noticed only by their words, which nobody has.
+
+    Raises:
+        ValueError: a line of fewer numbers, by its number; a file that has none of the words.
     """
     if not Path(path).is_file():
         raise ValueError(f"--vectors {path}: no such file")
-    wanted, found = set(words), {}
+    wanted, found, fields = set(words), {}, [""]
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             fields = line.rstrip().split(" ")
@@ -47,6 +51,11 @@ def read_vectors(path: str, words: Sequence[str], dim: int) -> Dict[str, np.ndar
                     found[word] = np.array(fields[len(fields) - dim :], dtype=np.float32)
                 except ValueError:
                     raise ValueError(f"--vectors {path}, line {number}: wanted {dim} numbers after {word!r}") from None
+    if not found:
+        raise ValueError(
+            f"--vectors {path}: wanted words of the data, each with {dim} numbers (--embed-dim), got none; the last "
+            f"line has {len(fields) - 1} numbers"
+        )
     return found
 
 

@@ -151,6 +151,18 @@ def test_vectors_with_and_without_header_and_words_with_spaces(tmp_path):
         read_vectors("nowhere", ["a"], 2)
 
 
+@pytest.mark.parametrize(
+    "text, numbers", [("a 1 2 3\nb 4 5 6\n", 3), ("c 1 2\n", 2), ("", 0)], ids=["long", "other", "empty"]
+)
+def test_vectors_of_no_word_are_refused(text, numbers, tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text(text)
+    with pytest.raises(
+        ValueError, match=f"with 2 numbers .--embed-dim., got none; the last line has {numbers} numbers"
+    ):
+        read_vectors(str(path), ["a", "b"], 2)
+
+
 def test_labels_are_read_by_name(tmp_path):
     path = tmp_path / "train.label"
     path.write_text("neutral\nentailment\n")

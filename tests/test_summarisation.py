@@ -93,16 +93,22 @@ def test_a_cut_is_in_bytes_and_splits_no_character():
 
 def test_rouge_by_hand():
     pytest.importorskip("rouge_score")
-    # Summary: 4 words; 3 of the first reference's 3, in order; 1 of the second one's 2.
+    # Summary: 4 words; 3 of the first reference's 3, in order; 1 of the second one's 2. Matches and sizes are added up.
     scores = score_rouge.score(["police say storm hit"], [["police say storm", "coast hit"]])
     average, best = scores["average"], scores["best"]
-    assert average["rouge1_recall"] == pytest.approx(100 * (1 + 1 / 2) / 2) and best["rouge1_recall"] == 100
-    assert average["rouge1_precision"] == pytest.approx(100 * (3 / 4 + 1 / 4) / 2)
-    assert average["rouge2_recall"] == pytest.approx(100 * (1 + 0) / 2)
-    assert average["rougeL_f1"] == pytest.approx(100 * (6 / 7 + 1 / 3) / 2)
+    assert average["rouge1_recall"] == pytest.approx(100 * (3 + 1) / (3 + 2)) and best["rouge1_recall"] == 100
+    assert average["rouge1_precision"] == pytest.approx(100 * (3 + 1) / (4 + 4))
+    assert average["rouge2_recall"] == pytest.approx(100 * (2 + 0) / (2 + 1))
+    assert average["rougeL_f1"] == pytest.approx(100 * 2 * 0.8 * 0.5 / (0.8 + 0.5))
+    # The best reference is that of the highest recall, also where another one has the higher F1.
+    best = score_rouge.score(["police say"], [["police", "police say storm"]])["best"]
+    assert best["rouge1_recall"] == 100 and best["rouge1_precision"] == 50 and best["rouge2_precision"] == 100
     assert score_rouge.score(["cities"], [["city"]])["best"]["rouge1_f1"] == 100  # stemmed
     whole = score_rouge.figures(["x" * 74 + " city"], [["city", ""]])
     assert whole["whole"]["best"]["rouge1_recall"] == 100 and whole["75 bytes"]["best"]["rouge1_recall"] == 0
+    whole = score_rouge.figures(["city"], [["city " + "x" * 70 + " coast"]])  # references are cut as well
+    assert whole["whole"]["best"]["rouge1_recall"] == pytest.approx(100 / 3)
+    assert whole["75 bytes"]["best"]["rouge1_recall"] == 50
     with pytest.raises(ValueError, match="wanted a summary for each of 2 inputs, got 1"):
         score_rouge.score(["a"], [["a"], ["b"]])
     with pytest.raises(ValueError, match="input 0 has no reference"):

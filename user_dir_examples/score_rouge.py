@@ -1,18 +1,19 @@
 """ROUGE-1, -2 and -L of summaries with one or several references, by the package rouge-score.
 
-Recall, precision and F1 in percent, each for whole summaries and for their first 75 bytes, as the DUC evaluations cut
-them (a cut word counts as what is left of it; references are never cut). With several references the scores of a
-summary are averaged over them, and the best one is given too. Words are stemmed, as in those evaluations (`-m`).
+Recall, precision and F1 in percent, for whole texts and for the first 75 bytes of summaries and references, as the DUC
+evaluations cut them (ROUGE-1.5.5 with `-b 75`; a cut word counts as what is left of it). With several references their
+matches and sizes are added up before dividing (`-f A`, also the definition in Lin 2004); the figures of the reference
+with the highest recall are given too (`-f B`). Words are stemmed, as in those evaluations (`-m`).
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
-TYPES = ("rouge1", "rouge2", "rougeL")
-MEASURES = ("recall", "precision", "fmeasure")
+TYPES = {"rouge1": 1, "rouge2": 2, "rougeL": 1}  # words of a unit
+MEASURES = ("recall", "precision", "f1")
 CUT = 75
 
 
@@ -21,28 +22,41 @@ def cut_bytes(text: str, size: int) -> str:
     return text.encode("utf-8")[:size].decode("utf-8", errors="ignore")
 
 
+def pooled(scores: Sequence, sizes: Sequence[int]) -> Tuple[float, float, float]:
+    """Recall, precision and F1 of one summary against references of so many units, all references together."""
+    recall = sum(one.recall * size for one, size in zip(scores, sizes)) / max(sum(sizes), 1)
+    precision = sum(one.precision for one in scores) / len(scores)
+    return recall, precision, 2 * precision * recall / (precision + recall) if recall else 0.0
+
+
 def score(summaries: Sequence[str], references: Sequence[Sequence[str]]) -> Dict[str, Dict[str, float]]:
-    """Mean scores in percent: `{"average": {"rouge1_recall": ...}, "best": {...}}`.
+    """Mean scores in percent: `{"average": {"rouge1_recall": ...}, "best": {...}}`, of all references and the best one.
 
     Args:
         summaries: one for each input
         references: of each input, one or several; empty ones are left out
     """
     from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenizers import DefaultTokenizer
 
     if len(summaries) != len(references):
         raise ValueError(f"wanted a summary for each of {len(references)} inputs, got {len(summaries)}")
-    scorer = RougeScorer(list(TYPES), use_stemmer=True)
+    tokenizer = DefaultTokenizer(use_stemmer=True)
+    scorer = RougeScorer([*TYPES], tokenizer=tokenizer)
     totals: Dict[str, Dict[str, float]] = {"average": {}, "best": {}}
     for number, (summary, targets) in enumerate(zip(summaries, references)):
-        found = [scorer.score(target, summary) for target in targets if target.strip()]
-        if not found:
+        targets = [target for target in targets if target.strip()]
+        if not targets:
             raise ValueError(f"input {number} has no reference")
-        for kind in TYPES:
-            for measure in MEASURES:
-                values = [getattr(scores[kind], measure) for scores in found]
-                name = f"{kind}_{'f1' if measure == 'fmeasure' else measure}"
-                for way, value in (("average", sum(values) / len(values)), ("best", max(values))):
+        found = [scorer.score(target, summary) for target in targets]
+        lengths = [len(tokenizer.tokenize(target)) for target in targets]
+        for kind, words in TYPES.items():
+            scores = [one[kind] for one in found]
+            best = max(scores, key=lambda one: one.recall)
+            average = pooled(scores, [max(length - words + 1, 0) for length in lengths])
+            for way, values in (("average", average), ("best", (best.recall, best.precision, best.fmeasure))):
+                for measure, value in zip(MEASURES, values):
+                    name = f"{kind}_{measure}"
                     totals[way][name] = totals[way].get(name, 0.0) + 100 * value / len(summaries)
     return totals
 
@@ -65,7 +79,10 @@ def figures(summaries: List[str], references: List[List[str]]) -> dict:
         "references": max(len(targets) for targets in references),
         "words": sum(len(summary.split()) for summary in summaries) / len(summaries),
         "whole": score(summaries, references),
-        f"{CUT} bytes": score([cut_bytes(summary, CUT) for summary in summaries], references),
+        f"{CUT} bytes": score(
+            [cut_bytes(summary, CUT) for summary in summaries],
+            [[cut_bytes(target, CUT) for target in targets] for targets in references],
+        ),
     }
 
 
@@ -76,7 +93,7 @@ def print_table(name: str, scores: dict) -> None:
     for length in ("whole", f"{CUT} bytes"):
         for way in ("average", "best"):
             row = scores[length][way]
-            cells = (row[f"{kind}_{m}"] for kind in TYPES for m in ("recall", "precision", "f1"))
+            cells = (row[f"{kind}_{m}"] for kind in TYPES for m in MEASURES)
             texts = [f"{value:>{10 if i % 3 == 0 else 7}.2f}" for i, value in enumerate(cells)]
             print(f"{f'{length}, {way}':<22}" + "".join(texts))
 

@@ -19,8 +19,8 @@ target token, against softmax in the same table. *Attended*: pieces of the sourc
 about one BLEU of each other, up to 1.75 times the training time of softmax (on a GPU)."""
 SUMMARISATION = """### Summarisation
 
-Gigaword sentences and headlines, by `summarisation.sh`. ROUGE by the package rouge-score, averaged over the
-references: F1 of whole summaries, and recall of their first 75 bytes."""
+Gigaword sentences and headlines, by `summarisation.sh`. ROUGE by the package rouge-score, over all references as
+ROUGE-1.5.5 computes it: F1 of whole summaries, and recall where summaries and references are cut at 75 bytes."""
 ENTAILMENT = """### Textual entailment
 
 SNLI 1.0, by `snli.sh`: accuracy on the test pairs, words of the premise with attention above zero, their segments, and

@@ -59,6 +59,7 @@ def test_case_72_a_space_in_a_word_is_a_symbol():
 def test_outputs_that_are_none_of_a_segmentation_are_read_too():
     assert from_units("", "characters") == from_units("", "50") == [""]
     assert from_units("a @@", "characters") == ["a", ""]
+    assert from_units("a @@ @@ @@ b", "characters") == ["a", "", "", "b"]
     assert from_units("\u2581ab \u2581 c", "50") == ["ab", "c"]
 
 

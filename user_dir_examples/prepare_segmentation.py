@@ -70,8 +70,13 @@ def in_characters(morphemes: List[str]) -> str:
 def from_units(line: str, units: str) -> List[str]:
     """The morphemes of a target or output line; pieces and characters that are none of a morpheme's make it empty."""
     if units == CHARACTERS:
-        parts = f" {line} ".split(f" {BOUNDARY} ")
-        return [spell(part.strip()) for part in parts] if line.strip() else [""]
+        parts: List[List[str]] = [[]]
+        for symbol in line.split():
+            if symbol == BOUNDARY:
+                parts.append([])
+            else:
+                parts[-1].append(symbol)
+        return [spell(" ".join(part)) for part in parts]
     return "".join(line.split()).replace(SPACE, " ").split() or [""]
 
 

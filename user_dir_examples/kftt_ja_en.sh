@@ -21,6 +21,7 @@ EOF
 }
 
 segmentation=(--pieces 32000)
+quick_pieces=4000 # 200 sentences have about a thousand different characters
 
 source "$(dirname "${BASH_SOURCE[0]}")/settings_2019.sh"
 

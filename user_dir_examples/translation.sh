@@ -73,7 +73,7 @@ check_alpha() {
 }
 
 shrink() {
-  segmentation+=(--pieces 200 --limit 200)
+  segmentation+=(--pieces "${quick_pieces:-200}" --limit 200)
   model+=(--encoder-embed-dim 16 --encoder-hidden-size 8 --decoder-embed-dim 16 --decoder-hidden-size 16)
   model+=(--encoder-layers 1 --decoder-layers 1)
   training+=(--max-epoch 2 --lr 0.01 --log-interval 5)

@@ -24,6 +24,7 @@ import tables_translation  # noqa: E402
 from translation_corpora import CORPORA  # noqa: E402
 
 WORDS = {"de": "der mann sieht einen großen hund und läuft".split(), "en": "the man sees a large dog and runs".split()}
+CEDILLA, COMMA = "Ştiinţa şi viaţa în pădure, Â", "Știința și viața în pădure, Â"
 SIZES = {"train": 60, "val": 6, "test_2016_flickr": 5}
 
 
@@ -115,10 +116,103 @@ def test_case_68_a_broken_archive_is_named(tmp_path, capsys):
     assert len(raw_text.read_lines(path)) == 500
 
 
+def test_case_68_a_file_that_is_not_utf_8_is_named(tmp_path, capsys):
+    for name, count in SIZES.items():
+        for language in WORDS:
+            write(tmp_path / "raw" / f"{name}.{language}", sentences(count, language))
+    (tmp_path / "raw" / "val.de").write_bytes("Straße\n".encode("latin-1"))
+    assert prepare("multi30k", "de-en", tmp_path / "raw", tmp_path / "out", "--unchecked") == 1
+    assert f"{tmp_path / 'raw' / 'val.de'}: wanted UTF-8, got " in capsys.readouterr().err
+
+
+# --- the archives ---------------------------------------------------------------------------------------------------
+
+TALK = """<doc docid="343" genre="lectures">
+<url>http://www.ted.com/talks/a</url>
+<keywords>talks, R&amp;D</keywords>
+<talkid>343</talkid>
+<title>A: &lt;B&gt;</title>
+<description>TED Talk: With clips.</description>
+{}
+<reviewer href="http://www.ted.com/profiles/1">C</reviewer>
+</doc>"""
+
+
+def segments(lines):
+    return "\n".join(f'<seg id="{number}"> {line} </seg>' for number, line in enumerate(lines, 1))
+
+
+def test_case_68_the_archive_of_iwslt_2017(tmp_path):
+    folder = tmp_path / "2017-01-trnted" / "texts" / "de" / "en" / "de-en"
+    for language in WORDS:
+        lines = [f" {line} " for line in [f"{language} R&D", f"{language} &amp;\u2028a\xa0b", *sentences(20, language)]]
+        write(folder / f"train.tags.de-en.{language}", [TALK.format("\n".join(lines)), TALK.format("c")])
+        for year in ("dev2010", *(f"tst{year}" for year in range(2010, 2016))):
+            talk = TALK.format(segments([f"{language} {year} &quot;x&quot;", "2 &lt; 3"]))
+            write(folder / f"IWSLT17.TED.{year}.de-en.{language}.xml", ["<mteval>", talk, "</mteval>"])
+    assert prepare("iwslt17", "en-de", tmp_path, tmp_path / "out", "--unchecked") == 0
+    assert read(tmp_path / "out" / "text" / "train.de")[:2] == ["de R&D", "de & a b"]
+    assert read(tmp_path / "out" / "text" / "train.en")[-1] == "c" and len(read(tmp_path / "out/text/train.en")) == 23
+    assert read(tmp_path / "out" / "text" / "valid.en") == ['en dev2010 "x"', "2 < 3"]
+    test = read(tmp_path / "out" / "text" / "test.de")
+    assert test[::2] == [f'de tst{year} "x"' for year in range(2010, 2016)]
+
+
+@pytest.mark.parametrize("name", ["SETIMES", "SETIMES2"])
+def test_case_68_the_archives_of_wmt_2016(name, tmp_path):
+    for language, line, sides in (("ro", CEDILLA, ("src", "ref")), ("en", "Science, life", ("ref", "src"))):
+        lines = [line, "a\x85b", "", "end"]
+        write(tmp_path / "training-parallel-ep-v8" / f"europarl-v8.ro-en.{language}", lines)
+        write(tmp_path / "en-ro" / f"{name}.en-ro.{language}", ["\ufeff" + line, "c\r", "d\r"])
+        for part in ("dev/newsdev", "test/newstest"):
+            for pair, side in zip(("roen", "enro"), sides):
+                text = segments([line, f"S&amp;P {pair}"])
+                write(tmp_path / f"{part}2016-{pair}-{side}.{language}.sgm", [f'\ufeff<{side}set srclang="any">', text])
+    assert prepare("wmt16", "en-ro", tmp_path, tmp_path / "out", "--unchecked", "--separate") == 0
+    text = {part: read(tmp_path / "out" / "text" / f"{part}.ro") for part in ("train", "valid", "test")}
+    assert text["train"] == [COMMA, "a b", "end", COMMA, "c", "d"]
+    assert text["valid"] == text["test"] == [COMMA, "S&P roen"]
+
+
+def kftt(folder, sizes=(30, 3, 4, 4)):
+    """Untokenised sentences are those with tokens, written together."""
+    names = ("tok/kyoto-train.cln", "tok/kyoto-dev", "tok/kyoto-test", "orig/kyoto-test")
+    for name, size in zip(names, sizes):
+        for language, sentence in (("en", "temple {} of Kyoto ."), ("ja", "京都 の 古い 寺 {} 。")):
+            lines = [sentence.format(number) for number in range(size)]
+            if name.startswith("orig"):
+                lines = [line.replace(" .", ".") if language == "en" else line.replace(" ", "") for line in lines]
+            write(folder / "kftt-data-1.0" / "data" / f"{name}.{language}", lines)
+    write(folder / "kftt-data-1.0" / "data" / "tok" / "kyoto-train.ja", ["no"])
+
+
+def test_case_68_the_archive_of_kftt(tmp_path, capsys):
+    kftt(tmp_path)
+    assert prepare("kftt", "en-ja", tmp_path, tmp_path / "out", "--unchecked") == 0
+    text = tmp_path / "out" / "text"
+    assert len(read(text / "train.ja")) == 30 and read(text / "test.ja")[3] == "京都 の 古い 寺 3 。"
+    assert read(text / "test.raw.ja")[3] == "京都の古い寺3。" and not (text / "test.raw.en").exists()
+    assert json.loads((tmp_path / "out" / "data.json").read_text())["tokenised"]
+    kftt(tmp_path, (30, 3, 4, 5))
+    assert prepare("kftt", "en-ja", tmp_path, tmp_path / "out", "--unchecked") == 1
+    assert "got {'ja': 4, 'untokenised': 5}" in capsys.readouterr().err
+    assert prepare("kftt", "en-ja", tmp_path, tmp_path / "out") == 1  # the sizes of the real corpus
+    assert "kyoto-train.cln.en: wanted 329882 sentences, got 30" in capsys.readouterr().err
+
+
+def test_fewer_pieces_than_characters_is_said_in_one_line(tmp_path, capsys):
+    kftt(tmp_path)
+    assert prepare("kftt", "ja-en", tmp_path, tmp_path / "out", "--unchecked", "--pieces", 20) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("prepare_translation: --pieces 20: ") and message.count("\n") == 1
+
+
 def test_a_last_line_needs_no_end_of_line(tmp_path):
     for text, lines in (("a\nb", ["a", "b"]), ("a\nb\n", ["a", "b"]), ("a\n\n", ["a", ""]), ("", []), ("a", ["a"])):
         (tmp_path / "text").write_text(text)
         assert raw_text.read_lines(tmp_path / "text") == lines
+    (tmp_path / "text").write_bytes(b"\xef\xbb\xbfa\n")  # a byte order mark
+    assert raw_text.read_lines(tmp_path / "text") == ["a"]
     (tmp_path / "text").write_bytes(b"\xff")
     with pytest.raises(ValueError, match="text: wanted UTF-8"):
         raw_text.read_lines(tmp_path / "text")
@@ -160,8 +254,6 @@ def test_training_pairs_with_an_empty_side_are_left_out_and_test_pairs_kept(tmp_
 
 
 # --- Romanian -------------------------------------------------------------------------------------------------------
-
-CEDILLA, COMMA = "Ştiinţa şi viaţa în pădure, Â", "Știința și viața în pădure, Â"
 
 
 def test_case_69_cedilla_and_comma_below_are_one_letter():
@@ -487,6 +579,13 @@ def test_alphas_become_mappings_and_criterions(recipe):
     files = results.read(recipe.out / "results")
     assert [item["settings"]["attention_alpha"] for item in files] == [1, 1.3, 1.5, 2]
     assert files[1]["command"].startswith("bash user_dir_examples/multi30k.sh --data DATA --out OUT --pair en-fr")
+
+
+@pytest.mark.parametrize("name, pieces", [("multi30k", "200"), ("kftt_ja_en", "4000")])
+def test_quick_models_have_pieces_for_all_characters(name, pieces, recipe):
+    done, calls = recipe(name, "--alpha", 1.5, "--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert value(calls[0], "--pieces") == pieces and value(calls[0], "--limit") == "200"
 
 
 def test_the_sweep_varies_one_alpha_at_a_time(recipe):

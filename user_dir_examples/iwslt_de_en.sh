@@ -13,8 +13,8 @@ Tables 2 and 3 and figure 4 of Peters, Niculae and Martins (2019), German-Englis
 pairs) with LSTMs of 500 units and a joint sentencepiece BPE of 32,000 pieces; 120,000 updates of 64 pairs. The
 paper's metric is tokenised BLEU: needs sacremoses (pip install sacremoses). sacreBLEU is reported beside it. Not run here: it wants a GPU.
 
-Raw files: the archive de-en of the task (train.tags.de-en.*, IWSLT17.TED.*.de-en.*.xml; without --data its source and
-licence page are printed). Development set dev2010, test sets tst2010 to tst2015 together: the paper does not say
+Raw files: the archive de-en of the bilingual task (train.tags.de-en.*, IWSLT17.TED.*.de-en.*.xml; without --data its
+source and licence page are printed). Development set dev2010, test sets tst2010 to tst2015 together: the paper does not say
 which it took, so compare the rows of a table, not the level. For the differences to its segmentation see
 docs/reproduction.md.
 EOF

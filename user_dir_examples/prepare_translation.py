@@ -18,7 +18,7 @@ import unicodedata
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional
 
-from raw_text import read_raw, split_lines
+from raw_text import decode, read_raw, split_lines
 from translation_corpora import CORPORA, Corpus
 
 PARTS = ("train", "valid", "test")
@@ -54,17 +54,25 @@ def find(folder: Path, name: str) -> Optional[Path]:
     return None
 
 
+def find_file(corpus: Corpus, folder: Path, template: str, language: str) -> Optional[Path]:
+    """The file under its own name, or under the other one that it may have."""
+    path = find(folder, file_name(template, language))
+    if path is None and template in corpus.other_names:
+        path = find(folder, file_name(corpus.other_names[template], language))
+    return path
+
+
 def templates(corpus: Corpus) -> List[str]:
     return [name for part in PARTS for name in corpus.parts[part]] + ([corpus.raw_test] if corpus.raw_test else [])
 
 
 def check_files(corpus: Corpus, folder: Path, languages: Iterable[str]) -> None:
     """Raises ValueError that lists all missing files with their public source and licence page."""
-    wanted = [file_name(template, language) for template in templates(corpus) for language in languages]
-    missing = [name for name in wanted if not folder.is_dir() or find(folder, name) is None]
+    wanted = [(template, language) for template in templates(corpus) for language in languages]
+    missing = [file_name(*file) for file in wanted if not folder.is_dir() or find_file(corpus, folder, *file) is None]
     if missing:
         raise ValueError(
-            f"--data {folder}: missing {', '.join(missing)} (plain or .gz, here or in a folder below); "
+            f"--data {folder}: missing {', '.join(missing)} (unpacked, or as .gz; here or in a folder below); "
             f"source: {corpus.source}; licence: {corpus.licence}"
         )
 
@@ -81,9 +89,9 @@ def extract(name: str, text: str) -> List[str]:
 
 def read_file(corpus: Corpus, folder: Path, template: str, language: str, unchecked: bool) -> File:
     name = file_name(template, language)
-    path = find(folder, name)
+    path = find_file(corpus, folder, template, language)
     raw = read_raw(path)
-    digest, lines = hashlib.sha256(raw).hexdigest(), extract(Path(name).name, raw.decode("utf-8"))
+    digest, lines = hashlib.sha256(raw).hexdigest(), extract(Path(name).name, decode(raw, path))
     known = corpus.hashes.get(name)
     if not unchecked and len(lines) != corpus.lines[template]:
         raise ValueError(f"{path}: wanted {corpus.lines[template]} sentences, got {len(lines)}; --unchecked takes it")
@@ -131,14 +139,21 @@ def read_lines(path: Path) -> List[str]:
 
 
 def learn_pieces(files: List[Path], prefix: Path, size: int, coverage: float):
-    """A sentencepiece BPE model of at most `size` pieces, learnt from files of text."""
+    """A sentencepiece BPE model of at most `size` pieces, learnt from files of text.
+
+    Raises:
+        ValueError: `size` is smaller than the number of different characters.
+    """
     import sentencepiece
 
     options = {"input": ",".join(map(str, files)), "model_prefix": str(prefix), "vocab_size": size}
-    sentencepiece.SentencePieceTrainer.train(
-        **options, model_type="bpe", character_coverage=coverage, normalization_rule_name="identity",
-        hard_vocab_limit=False, minloglevel=2, num_threads=1,
-    )  # fmt: skip
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            **options, model_type="bpe", character_coverage=coverage, normalization_rule_name="identity",
+            hard_vocab_limit=False, minloglevel=2, num_threads=1,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise ValueError(f"--pieces {size}: {error}") from None
     return sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
 
 
@@ -214,6 +229,7 @@ def prepare(args) -> None:
         check_lengths(part, text[part])
     if corpus.raw_test:
         raw = read_file(corpus, args.data, corpus.raw_test, languages[1], args.unchecked)
+        check_lengths("test", {languages[1]: text["test"][languages[1]], "untokenised": raw.lines})
         hashes[raw.name] = raw.sha256
         write_lines(args.out / "text" / f"test.raw.{languages[1]}", raw.lines)
     read = len(text["train"][languages[0]])

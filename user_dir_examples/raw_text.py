@@ -21,6 +21,14 @@ def read_raw(path: Path) -> bytes:
         raise ValueError(f"{path}: wanted a whole gzip file, got {error}") from None
 
 
+def decode(raw: bytes, path: Path) -> str:
+    """Text in UTF-8, without the mark that some files begin with."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: wanted UTF-8, got {error}") from None
+
+
 def split_lines(text: str) -> List[str]:
     """The lines of a text; an end of line after the last one begins no further line."""
     lines = text.split("\n")
@@ -29,7 +37,4 @@ def split_lines(text: str) -> List[str]:
 
 def read_lines(path: Path) -> List[str]:
     """The lines of a file in UTF-8."""
-    try:
-        return split_lines(read_raw(path).decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: wanted UTF-8, got {error}") from None
+    return split_lines(decode(read_raw(path), path))

@@ -19,6 +19,7 @@ class Corpus(NamedTuple):
     raw_test: Optional[str] = None  # untokenised references, where the corpus itself is tokenised
     hashes: Dict[str, str] = {}  # by name with the language filled in
     pair: Optional[str] = None  # the one pair there is, where the languages cannot be combined at will
+    other_names: Dict[str, str] = {}  # by name: what the file is called in other packings of the same text
 
     @property
     def tokenised(self) -> bool:
@@ -50,9 +51,10 @@ _TED_LINES["tst2015"] = 1080
 
 IWSLT17 = Corpus(
     languages=("de", "en"),
-    source="https://wit3.fbk.eu/2017-01-b, archive texts/de/en/de-en (older addresses of WIT3 are dead; copies of the "
-    "archive are in https://huggingface.co/datasets/IWSLT/iwslt2017)",
-    licence="https://wit3.fbk.eu (CC BY-NC-ND 4.0)",
+    source="https://wit3.fbk.eu/2017-01-c, archive 2017-01-trnted.tgz, in it texts/de/en/de-en.tgz (MD5 "
+    "ca2b94d694150d4d6c5dc64c200fa589; copied as data/2017-01-trnted/texts/de/en/de-en.zip to "
+    "https://huggingface.co/datasets/IWSLT/iwslt2017); the multilingual archive 2017-01-trnmted.tgz lacks test sets",
+    licence="https://wit3.fbk.eu and the README of the archive (CC BY-NC-ND)",
     # The paper does not say which sets it took; this is a choice of ours.
     parts={
         "train": ["train.tags.de-en.{language}"],
@@ -68,7 +70,8 @@ IWSLT17 = Corpus(
 
 KFTT = Corpus(
     languages=("ja", "en"),
-    source="http://www.phontron.com/kftt, archive kftt-data-1.0.tar.gz",
+    source="http://www.phontron.com/kftt, archive kftt-data-1.0.tar.gz (SHA-1 "
+    "0e1f5a9dc993b7d74ca6a0521232d17ce94c8cb4)",
     licence="http://www.phontron.com/kftt (CC BY-SA 3.0)",
     # The tokenised files, of the training set those that its authors have cleaned (the size that the paper states).
     parts={
@@ -88,9 +91,10 @@ KFTT = Corpus(
 
 WMT16 = Corpus(
     languages=("ro", "en"),
-    source="https://www.statmt.org/wmt16/translation-task.html, archives training-parallel-ep-v8.tgz, dev.tgz and "
-    "test.tgz, and https://opus.nlpl.eu/SETIMES.php, Moses format of en-ro",
-    licence="https://www.statmt.org/wmt16/translation-task.html and the OPUS page of SETIMES",
+    source="https://www.statmt.org/wmt16/translation-task.html, archives training-parallel-ep-v8.tgz, dev.tgz (or the "
+    "later dev-romanian-updated.tgz) and test.tgz (MD5 3d809cd0c2c86adb2c67034d15c4e446), and SETIMES v2 of "
+    "https://opus.nlpl.eu, https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-ro.txt.zip",
+    licence="https://www.statmt.org/wmt16/translation-task.html and the LICENSE in the archive of SETIMES",
     # Both directions are scored on the files of Romanian to English, which are the same sentences.
     parts={
         "train": ["europarl-v8.ro-en.{language}", "SETIMES.en-ro.{language}"],
@@ -105,6 +109,7 @@ WMT16 = Corpus(
         "newstest2016-roen-{side}.{language}.sgm": 1999,
     },
     pair="ro-en",
+    other_names={"SETIMES.en-ro.{language}": "SETIMES2.en-ro.{language}"},
 )
 
 CORPORA = {"multi30k": MULTI30K, "iwslt17": IWSLT17, "kftt": KFTT, "wmt16": WMT16}

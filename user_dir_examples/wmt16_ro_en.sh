@@ -19,8 +19,8 @@ paper, the models see Romanian without diacritics (remove --diacritics remove fr
 Romanian two sacreBLEU scores are reported: against references with diacritics, and with diacritics removed on both
 sides. Published numbers differ by up to 10 points over this: compare only scores of the same kind.
 
-Raw files: training-parallel-ep-v8, SETIMES.en-ro (Moses format), newsdev2016 and newstest2016 (.sgm); without --data
-their sources and licence page are printed.
+Raw files: training-parallel-ep-v8, SETIMES.en-ro or SETIMES2.en-ro (Moses format), newsdev2016 and newstest2016
+(.sgm); without --data their sources and licence page are printed.
 EOF
 }
 

@@ -45,10 +45,20 @@ def test_summarisation_has_a_table_for_each_test_set():
         length: {"average": {name: value for name in names}} for length, value in (("whole", 30.0), ("75 bytes", 25.0))
     }
     scores = {"Giga": {**cuts, "words": 8.0}, "DUC2004": {**cuts, "words": 9.5}}
-    settings = {"mapping": "sparsemax", "output_alpha": 1, "limit": None}
+    settings = {"mapping": "sparsemax", "output_alpha": 1, "limit": None, "words": 500, "model": "m", "training": "t"}
     text = tables_2017.section([result("summarisation", "s", settings, scores)])
-    assert "#### Giga, output alpha 1" in text and "#### DUC2004, output alpha 1" in text
+    assert "#### Giga, output alpha 1, 500 words a side\n" in text and "#### DUC2004, output alpha 1" in text
     assert "| sparsemax | 30.00 | 30.00 | 30.00 | 25.00 | 25.00 | 25.00 | 9.5 | 2 |" in text
+
+
+@pytest.mark.parametrize("other", [{"words": 50}, {"limit": 9}, {"model": "tiny"}, {"training": "short"}])
+def test_summaries_of_models_made_otherwise_have_tables_of_their_own(other):
+    figures = {f"{kind}_{m}": 1.0 for kind in ("rouge1", "rouge2", "rougeL") for m in ("recall", "f1")}
+    scores = {"Giga": {"whole": {"average": figures}, "75 bytes": {"average": figures}, "words": 8.0}}
+    settings = {"mapping": "sparsemax", "output_alpha": 1, "limit": None, "words": 500, "model": "m", "training": "t"}
+    found = [result("summarisation", str(i), {**settings, **more}, scores) for i, more in enumerate(({}, other))]
+    text = tables_2017.section(found)
+    assert text.count("#### Giga") == 2 and ("the first 9 training pairs" in text) == ("limit" in other)
 
 
 def test_entailment():
@@ -74,9 +84,10 @@ def test_words():
     assert "| g2p, probability 0.95 | 9.00 | 9.0 | 80.0 |" in text
     settings = {"language": "eng", "architecture": "lstm", "units": "characters to 500", "criterion": "entmax15"}
     scores = {"all": {"f1": 90.0, "precision": 91.0, "recall": 89.0, "distance": 0.5}}
-    found = [result("segmentation", str(e), {**settings, "smoothing": e}, scores) for e in (0, 0.1)]
-    text = tables_words.segmentation(found)
-    assert "| eng, lstm, characters to 500, entmax15 | 0.1 | 90.00 | 91.00 | 89.00 | 0.50 | 2 |" in text
+    kinds = [{"smoothing": 0, "limit": None}, {"smoothing": 0.1, "limit": 50}]
+    text = tables_words.segmentation([result("segmentation", str(k), {**settings, **k}, scores) for k in kinds])
+    assert "| eng, lstm, characters to 500, entmax15 | 0 | 90.00 | 91.00 | 89.00 | 0.50 | 2 |" in text
+    assert "| eng, lstm, characters to 500, entmax15, the first 50 words | 0.1 |" in text
 
 
 @pytest.mark.parametrize("section", [tables_2017.section, tables_words.pronunciation, tables_words.segmentation])

@@ -87,7 +87,9 @@ def summarisation(found: List[Result]) -> str:
     kinds = [("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeL", "ROUGE-L")]
     header = [f"{name} {what}" for what in ("F1", "recall at 75 bytes") for _, name in kinds] + ["words"]
     blocks = []
-    for group in grouped(results, lambda r: (r["settings"]["output_alpha"], r["settings"]["limit"])):
+    for group in grouped(results, summarisation_key):
+        settings = group[0]["settings"]
+        pairs = "" if settings["limit"] is None else f", the first {settings['limit']} training pairs"
         for test in group[0]["scores"]:
             tested = [result for result in group if test in result["scores"]]
 
@@ -97,9 +99,13 @@ def summarisation(found: List[Result]) -> str:
                 figures = [whole[f"{kind}_f1"] for kind, _ in kinds] + [cut[f"{kind}_recall"] for kind, _ in kinds]
                 return [*(f"{value:.2f}" for value in figures), f"{scores['words']:.1f}"]
 
-            title = f"#### {test}, output alpha {group[0]['settings']['output_alpha']}"
+            title = f"#### {test}, output alpha {settings['output_alpha']}, {settings['words']} words a side{pairs}"
             blocks.append(block(title, tested, header, row))
     return "\n\n".join([SUMMARISATION, *blocks]) if blocks else ""
+
+
+def summarisation_key(result: Result) -> Tuple:
+    return tuple(str(result["settings"][name]) for name in ("output_alpha", "limit", "words", "model", "training"))
 
 
 def entailment(found: List[Result]) -> str:

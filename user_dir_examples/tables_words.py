@@ -73,6 +73,8 @@ def segmentation(found: List[Result]) -> str:
     for result in results:
         settings, scores = result["settings"], result["scores"]["all"]
         model = f"{settings['language']}, {settings['architecture']}, {settings['units']}, {settings['criterion']}"
+        if settings["limit"] is not None:
+            model += f", the first {settings['limit']} words"
         figures = [f"{scores[name]:.2f}" for name in ("f1", "precision", "recall", "distance")]
         rows.append([model, str(settings["smoothing"]), *figures, f"{result['seconds'] / 60:.0f}"])
     header = ["language, model, units, criterion", "smoothing", "F1", "precision", "recall", "distance", "minutes"]

@@ -311,6 +311,19 @@ def test_the_page_has_every_figure_from_the_files(tmp_path):
         assert len(line) <= 120 or line.startswith(("|", "Made with", "The first row", "Every form")), line
 
 
+def test_tables_of_two_trainings_say_what_tells_them_apart(tmp_path):
+    options = ["--results", str(tmp_path), "--page", str(tmp_path / "page.md")]
+    for name, training in (("a", "--lr-patience 0 --lr 1"), ("b", "--lr-patience 0 --lr 1 --lr-patience 1 --bf16")):
+        write_result(tmp_path, name, scores=scores_of(80.0), settings={**SETTINGS, "training": training})
+        assert collect.main(options) == 0
+        assert ("Trained with" in (tmp_path / "page.md").read_text(encoding="utf-8")) == (name == "b")
+    lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("Trained with")] == [
+        "Trained with `--lr-patience 0`:",
+        "Trained with `--bf16 --lr-patience 1`:",
+    ]
+
+
 def test_the_page_of_the_documentation_is_up_to_date():
     assert collect.main(["--check"]) == 0
 

@@ -149,6 +149,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
+def apart(training: str, trainings: Sequence[str]) -> List[str]:
+    """What tells the options of one training from those of the others, if there are others; of repeated ones the last
+    counts."""
+    own, *options = (dict(re.findall(r"(--\S+)(?: ([^- ]\S*))?", text)) for text in (training, *trainings))
+    names = [name for name in sorted(own) if any(name not in one or one[name] != own[name] for one in options)]
+    return [f"Trained with `{' '.join(f'{name} {own[name]}'.strip() for name in names)}`:"] if names else []
+
+
 def conditions(results: Sequence[Dict[str, Any]]) -> str:
     """One line that says with what, on what and when these results were made."""
     made_with = {", ".join(f"{key} {value}" for key, value in result["versions"].items()) for result in results}

@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, Tuple
 
 from prepare_inflection import spell
-from results import conditions, of_recipe, table
+from results import apart, conditions, of_recipe, table
 
 Result = Dict[str, Any]
 MAPPINGS = {1: "softmax", 1.5: "1.5-entmax", 2: "sparsemax"}
@@ -26,16 +26,20 @@ def section(found: List[Result]) -> str:
         settings = result["settings"]
         key = settings["setting"], settings["size"], tuple(settings["languages"]), settings.get("training", "")
         groups.setdefault(key, []).append(result)
-    parts = [part for group, results in sorted(groups.items()) for part in group_parts(group, results)]
+    parts = []
+    for group, results in sorted(groups.items()):
+        trainings = [other[-1] for other in groups if other[:-1] == group[:-1]]
+        parts += group_parts(group, results, trainings)
     return "\n\n".join([INTRODUCTION, *parts]) if parts else ""
 
 
-def group_parts(group: Tuple, results: List[Result]) -> List[str]:
-    """Title, tables and conditions of the models of one setting, size, list of languages and training."""
-    setting, size, languages, _ = group
+def group_parts(group: Tuple, results: List[Result], trainings: List[str]) -> List[str]:
+    """Title, tables and conditions of the models of one setting, size, list of languages and training out of some."""
+    setting, size, languages, training = group
     results = sorted(results, key=order)
     names = ", ".join(languages) if len(languages) <= 10 else f"{len(languages)} languages"
-    parts = [f"### {setting.capitalize()} setting, {size} model: {names}", model_table(results)]
+    title = f"### {setting.capitalize()} setting, {size} model: {names}"
+    parts = [title, *apart(training, trainings), model_table(results)]
     parts += ["Accuracy and edit distance by language:", language_table(results, languages)]
     parts += [paragraph for paragraph in [example(results)] if paragraph]
     parts += [conditions(results), f"The first row: `{results[0]['command']}`."]

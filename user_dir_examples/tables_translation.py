@@ -1,10 +1,9 @@
 """The translation part of `docs/reproduction.md`."""
 
-import re
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from results import conditions, of_recipe, table
+from results import apart, conditions, of_recipe, table
 
 Result = Dict[str, Any]
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
@@ -67,13 +66,6 @@ def pair_parts(recipe: str, title: str, pair: str, results: List[Result]) -> Lis
         parts += [SPEED.format(batches=result["scores"]["batches"]), speed_table(result)]
     parts += [conditions(results), f"The first row: `{(models or swept or speeds)[0]['command']}`."]
     return parts
-
-
-def apart(training: str, trainings: List[str]) -> List[str]:
-    """What tells the options of one training from those of the others, if there are others."""
-    options = [set(re.findall(r"--\S+(?: [^- ]\S*)?", text)) for text in trainings]
-    own = sorted(set(re.findall(r"--\S+(?: [^- ]\S*)?", training)) - set.intersection(*options))
-    return [f"Trained with `{' '.join(own)}`:"] if own else []
 
 
 def order(result: Result):

@@ -11,6 +11,7 @@ sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import evaluate_g2p  # noqa: E402
 import prepare_g2p  # noqa: E402
+import tables_words  # noqa: E402
 
 SOUNDS = dict(zip("abcdefghij", "AA0 B K D EH1 F G HH IY2 JH".split()))
 DICTIONARY = """\
@@ -143,6 +144,22 @@ def test_figures_of_two_words_by_hand(tmp_path, capsys):
     rows = [line.split("\t") for line in read(tmp_path / "predictions.tsv")]
     assert rows[1][:4] == ["bb", "B | B B | B A", "B B", "1"] and rows[0][3] == "0"
     assert "expected calibration error" in capsys.readouterr().out
+
+
+def test_what_has_no_words_is_left_out(tmp_path, capsys):
+    """No mean over nothing (NaN is no JSON), and no table row of it."""
+    decoded(tmp_path)
+    entries = read(tmp_path / "data" / "test.jsonl")
+    (tmp_path / "data" / "test.jsonl").write_text(entries[0] + "\n")
+    (tmp_path / "certificates.jsonl").write_text(read(tmp_path / "certificates.jsonl")[0] + "\n")
+    (tmp_path / "generate-test1.txt").write_text("P-0\t-1.0 0.0\n")
+    assert evaluate_g2p.main(["--out", str(tmp_path), "--mass", "0.95"]) == 0
+    scores = json.loads((tmp_path / "scores.json").read_text(), parse_constant=pytest.fail)
+    assert list(scores["groups"]) == ["all", "one"] and scores["lists"] == {}
+    assert list(scores["calibration"]) == ["best", "listed"]
+    assert "lists for words" not in capsys.readouterr().out
+    rows = tables_words.error_rows({"name": "g2p", "scores": scores})
+    assert [row[0] for row in rows] == ["g2p, all", "g2p, one pronunciation"]
 
 
 def test_calibration_by_hand():

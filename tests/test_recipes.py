@@ -244,8 +244,10 @@ def test_result_files_hold_what_repeats_the_run(tmp_path, monkeypatch):
 
 def test_results_are_replaced_only_by_force_and_hold_no_path(tmp_path):
     path = write_result(tmp_path)
+    write_result(tmp_path, seconds=1)  # killed before the recipe noted that it was done: the same result, which stays
+    assert json.loads(path.read_text())["seconds"] == 90.0
     with pytest.raises(ValueError, match="--force"):
-        write_result(tmp_path)
+        write_result(tmp_path, seed=2)
     write_result(tmp_path, seed=2, force=True)
     assert json.loads(path.read_text())["seed"] == 2
     for command in ("bash x.sh /home/me/data", "cat ~/data/x", "--data=/data/x", r"C:\data\x"):
@@ -267,6 +269,7 @@ def test_results_from_the_shell_name_folders_instead_of_paths(tmp_path, capsys):
     (result,) = [entry for entry in [json.loads((tmp_path / "n.json").read_text())]]
     assert result["command"] == "bash x.sh --data DATA --out OUT"
     assert result["settings"] == {"alpha": 1.5, "pair": "de-en"} and result["seed"] == [1, 2]
+    (tmp_path / "scores.json").write_text('{"bleu": 30.6}')
     assert results.main(options) == 1
     assert "wanted --force" in capsys.readouterr().err
 

@@ -620,6 +620,8 @@ def test_it_goes_on_where_it_stopped_and_replaces_only_by_force(recipe):
 
 def test_a_model_that_was_trained_again_does_not_keep_its_old_result(recipe):
     assert recipe("multi30k", "--alpha", 1.5)[0].returncode == 0
+    scores = Path(f"{recipe.calls}.json")
+    scores.write_text(json.dumps({**json.loads(scores.read_text()), "epochs": 99}))
     shutil.rmtree(recipe.out / "de-en" / "de-en-attention-1.5-output-1.5-seed-1")
     done, calls = recipe("multi30k", "--alpha", 1.5)
     assert len(calls) == 3 and done.returncode == 1 and "there is a result already; wanted --force" in done.stderr

@@ -117,7 +117,7 @@ def load(folder: Path) -> List[Word]:
 
 def mean(values) -> float:
     values = list(values)
-    return math.fsum(values) / len(values) if values else float("nan")
+    return math.fsum(values) / len(values)
 
 
 def error_rates(words: List[Word]) -> Dict[str, float]:
@@ -157,7 +157,7 @@ def calibration(outputs: List[Tuple[float, bool]]) -> Tuple[List[Optional[Bin]],
     """Bins of equal width over the probability, None for an empty one, and the expected calibration error.
 
     Args:
-        outputs: probability, and whether the output was right
+        outputs: probability, and whether the output was right; at least one
 
     Returns:
         the bins, and the mean difference between the two over all outputs, bin by bin (in [0, 1])
@@ -167,7 +167,7 @@ def calibration(outputs: List[Tuple[float, bool]]) -> Tuple[List[Optional[Bin]],
         grouped[min(int(probability * BINS), BINS - 1)].append((probability, right))
     bins = [Bin(len(group), *(mean(side) for side in zip(*group))) if group else None for group in grouped]
     gaps = (part.count * abs(part.probability - part.right) for part in bins if part is not None)
-    return bins, math.fsum(gaps) / len(outputs) if outputs else float("nan")
+    return bins, math.fsum(gaps) / len(outputs)
 
 
 def best_outputs(words: List[Word]) -> List[Tuple[float, bool]]:
@@ -179,27 +179,27 @@ def all_outputs(words: List[Word]) -> List[Tuple[float, bool]]:
 
 
 def groups(words: List[Word]) -> Dict[str, List[Word]]:
-    """The random draw, its words with one pronunciation, and all test words with several."""
+    """The random draw, its words with one pronunciation, and all test words with several; none without words."""
     drawn = [word for word in words if word.part == "test"]
-    return {
+    found = {
         "all": drawn,
         "one": [word for word in drawn if len(word.variants) == 1],
         "several": [word for word in words if len(word.variants) > 1],
     }
+    return {name: part for name, part in found.items() if part}
 
 
 def figures(words: List[Word], mass: float) -> dict:
+    """All that is written to `scores.json`; what has no words is left out."""
     parts = groups(words)
-    several = parts["several"]
-    lists = {"best": list_quality(several, 1e-9)}
-    lists.update({f"{wanted:g}": list_quality(several, wanted) for wanted in (*MASSES, mass)})
-    curves = {
-        "best": best_outputs(parts["all"]),
-        "best, several": best_outputs(several),
-        "listed": all_outputs(parts["all"]),
-    }
+    drawn, several = parts.get("all", []), parts.get("several", [])
+    masses = {"best": 1e-9, **{f"{wanted:g}": wanted for wanted in (*MASSES, mass)}} if several else {}
+    lists = {name: list_quality(several, wanted) for name, wanted in masses.items()}
+    curves = {"best": best_outputs(drawn), "best, several": best_outputs(several), "listed": all_outputs(drawn)}
     calibrations = {}
     for name, outputs in curves.items():
+        if not outputs:
+            continue
         bins, error = calibration(outputs)
         calibrations[name] = {"outputs": len(outputs), "error": error, "bins": bins}
     rates = {name: error_rates(part) for name, part in parts.items()}
@@ -220,8 +220,9 @@ def print_report(scores: dict) -> None:
             f"{row['dictionary_mass']:>8.4f} {row['impossible_variants']:>11.2f} {row['listed_mass']:>9.4f} "
             f"{row['strings']:>7.1f} {row['complete']:>9.2f} {row['decoder_rows']:>6.0f}"
         )
-    print("\nlists for words with several pronunciations, against the dictionary's")
-    print(f"{'list':<8} {'strings':>7} {'precision%':>10} {'recall%':>8} {'F1':>6}")
+    if scores["lists"]:
+        print("\nlists for words with several pronunciations, against the dictionary's")
+        print(f"{'list':<8} {'strings':>7} {'precision%':>10} {'recall%':>8} {'F1':>6}")
     for name, row in scores["lists"].items():
         title = name if name == "best" else f"P >= {name}"
         print(f"{title:<9}{row['strings']:>7.2f} {row['precision']:>10.2f} {row['recall']:>8.2f} {row['f1']:>6.2f}")

@@ -89,7 +89,8 @@ def write(
     seconds: float,
     force: bool = False,
 ) -> Dict[str, Any]:
-    """Writes one result and returns it.
+    """Writes one result and returns it. Where the same result is there, it stays: a recipe may have been killed between
+    this and its note that this is done.
 
     Args:
         path: the file; the name without suffix must be `name`.
@@ -101,17 +102,20 @@ def write(
         force: replace a result that is there.
 
     Raises:
-        ValueError: a result is there, or the text holds a path of this machine.
+        ValueError: another result is there, or the text holds a path of this machine.
     """
     path = Path(path)
     if path.stem != name:
         raise ValueError(f"name: wanted that of the file, {path.stem!r}, got {name!r}")
-    if path.exists() and not force:
-        raise ValueError(f"{path}: there is a result already; wanted --force to replace it")
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     values = (recipe, name, settings, scores, seed, versions(), command, round(seconds, 1), machine(), date)
     result = dict(zip(FIELDS, values))
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    if path.exists() and not force:
+        there, here = read_one(path), json.loads(text)
+        if any(there[field] != here[field] for field in ("recipe", "settings", "scores", "seed", "command")):
+            raise ValueError(f"{path}: there is a result already; wanted --force to replace it")
+        return there
     place = ABSOLUTE_PATH.search(command) or ABSOLUTE_PATH.search(json.dumps(settings))
     if place:
         raise ValueError(f"{path}: wanted DATA and OUT in place of folders, got {place.group()!r} in a path")
@@ -126,17 +130,19 @@ def read(folder: Path = FOLDER) -> List[Dict[str, Any]]:
     Raises:
         ValueError: a file that is no result, by name.
     """
-    found = []
-    for path in sorted(Path(folder).rglob("*.json")):
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path}: wanted a result file, got no JSON ({error})") from None
-        missing = [field for field in FIELDS if field not in result]
-        if missing:
-            raise ValueError(f"{path}: wanted a result file, got one without {', '.join(missing)}")
-        found.append(result)
+    found = [read_one(path) for path in sorted(Path(folder).rglob("*.json"))]
     return sorted(found, key=lambda result: (result["recipe"], result["name"]))
+
+
+def read_one(path: Path) -> Dict[str, Any]:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: wanted a result file, got no JSON ({error})") from None
+    missing = [field for field in FIELDS if field not in result]
+    if missing:
+        raise ValueError(f"{path}: wanted a result file, got one without {', '.join(missing)}")
+    return result
 
 
 def of_recipe(results: Sequence[Dict[str, Any]], recipe: str) -> List[Dict[str, Any]]:

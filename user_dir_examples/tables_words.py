@@ -29,7 +29,9 @@ def pronunciation(found: List[Result]) -> str:
     header = ["model, words", "number", "WER %", "PER %", "P(dictionary)", "impossible %", "strings listed", "ECE"]
     rows = [row for result in results for row in error_rows(result)]
     lists = [row for result in results for row in list_rows(result)]
-    parts = [PRONUNCIATION, table(header, rows), table(["model, list", "strings", "precision %", "recall %"], lists)]
+    parts = [PRONUNCIATION, table(header, rows)]
+    if lists:
+        parts.append(table(["model, list", "strings", "precision %", "recall %"], lists))
     minutes = ", ".join(f"{result['name']} {result['seconds'] / 60:.0f}" for result in results)
     commands = "; ".join(f"`{result['command']}`" for result in results)
     return "\n\n".join([*parts, f"{conditions(results)} Minutes: {minutes}. {commands}."])
@@ -38,7 +40,8 @@ def pronunciation(found: List[Result]) -> str:
 def error_rows(result: Result) -> List[List[str]]:
     groups, calibration = result["scores"]["groups"], result["scores"]["calibration"]
     titles = {"all": "all", "one": "one pronunciation", "several": "several"}
-    errors = {"all": calibration["best"]["error"], "several": calibration["best, several"]["error"]}
+    curves = {"all": "best", "several": "best, several"}
+    errors = {key: calibration[name]["error"] for key, name in curves.items() if name in calibration}
     return [
         [
             f"{result['name']}, {title}",
@@ -51,6 +54,7 @@ def error_rows(result: Result) -> List[List[str]]:
             f"{errors[key]:.3f}" if key in errors else "",
         ]
         for key, title in titles.items()
+        if key in groups
     ]
 
 

@@ -1,8 +1,14 @@
 """Corpora and trained models that several tests share; made once a session, by the real commands."""
 
+import sys
+import tempfile
+from pathlib import Path
+
 import commands
 import pytest
+import recipe_runs
 import torch
+import warm
 
 from fairseq_entmax import ensemble
 from fairseq_entmax.ops import support
@@ -33,3 +39,19 @@ def columns(request, monkeypatch):
         monkeypatch.setattr(support, "LONG_ROW", 1)
         monkeypatch.setattr(support, "BLOCK", 2)
         monkeypatch.setattr(ensemble, "LISTED_SHARE", 1)
+
+
+@pytest.fixture(scope="session")
+def warm_environment():
+    """An environment for recipes whose commands need no start; see warm.py."""
+    if sys.platform != "linux":
+        yield sys.prefix
+        return
+    with tempfile.TemporaryDirectory() as folder, warm.environment(Path(folder)) as environment:
+        yield str(environment)
+
+
+@pytest.fixture
+def warm_recipes(warm_environment, monkeypatch):
+    """Recipes run in that environment."""
+    monkeypatch.setattr(recipe_runs, "environment", warm_environment)

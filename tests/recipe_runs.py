@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Callable, Dict, List, Tuple
 
+environment = sys.prefix  # the virtual environment of the scripts
 EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
 
 # Stands in for fairseq's commands. They make the folders they would write to; with CALLS.broken there, they fail.
@@ -32,7 +33,7 @@ esac
 def run(name: str, *options, **env) -> subprocess.CompletedProcess:
     """Runs `name`.sh with the packages of the tests; `env` is added to the environment."""
     command = ["bash", str(EXAMPLES / f"{name}.sh"), *map(str, options)]
-    env = {**os.environ, "VIRTUAL_ENV": sys.prefix, **env}
+    env = {**os.environ, "VIRTUAL_ENV": environment, **env}
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
 

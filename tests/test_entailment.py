@@ -355,6 +355,7 @@ def test_the_recipe_refuses_mistakes_in_one_line():
     assert recipe("--help").stdout.startswith("usage: bash user_dir_examples/snli.sh")
 
 
+@pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(corpus, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("dog " + "1 " * 7 + "1\ncat " + "2 " * 7 + "2\n")
@@ -371,6 +372,7 @@ def test_the_recipe_runs_through_and_a_second_run_reuses_everything(corpus, tmp_
     assert third.returncode == 1 and "; take another --out" in third.stderr
 
 
+@pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_makes_its_own_sample(tmp_path):
     run = recipe("--quick", "--sample", "--limit", "300", "--mappings", "sparsemax", "--out", tmp_path / "run")
     assert run.returncode == 0, run.stdout + run.stderr

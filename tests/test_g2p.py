@@ -209,6 +209,7 @@ def test_help_names_the_licences():
     assert done.returncode == 0 and "BSD-style licence" in done.stdout and "GPL" in done.stdout
 
 
+@pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(dictionary, tmp_path):
     options = ["--quick", "--dictionary", str(dictionary), "--out", str(tmp_path / "g2p")]
     first = g2p(*options)

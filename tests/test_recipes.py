@@ -468,6 +468,22 @@ def test_the_data_has_to_be_named(recipe):
     assert done.returncode == 1 and "wanted a clone of https://github.com/sigmorphon/conll2018" in done.stderr
 
 
+def test_commands_without_their_start_end_as_they_do_with_it(warm_environment, tmp_path):
+    """What warm.py runs has the output, the error and the status of a process of its own."""
+
+    def ends(environment, *command):
+        command = [f"{environment}/bin/{command[0]}", *map(str, command[1:])]
+        done = subprocess.run(command, cwd=tmp_path, input="", capture_output=True, text=True)
+        return done.returncode, done.stdout, [line for line in done.stderr.splitlines() if "Traceback" in line]
+
+    for command in (
+        ("python", recipe_runs.EXAMPLES / "evaluate_g2p.py"),
+        ("fairseq-train", "nowhere", "--arch", "lstm"),
+    ):
+        assert ends(warm_environment, *command) == ends(sys.prefix, *command)
+
+
+@pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_with_fairseq_itself(clone, tmp_path):
     done = recipe_runs.run("inflection", "--data", clone, "--out", tmp_path / "a run", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -682,6 +682,7 @@ def test_help_names_the_data_and_changes_nothing(name, recipe):
     assert "--data DIR" in done.stdout and "(1 1.25 1.5 1.75 2)" in done.stdout
 
 
+@pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_with_fairseq_itself(multi30k, tmp_path):
     out = tmp_path / "a run"
 

@@ -132,6 +132,7 @@ def test_mistakes_are_one_line(options, says):
     assert recipe_runs.refuses(says, recipe(*options))
 
 
+@pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
     options = ["--quick", "--data", str(shared_task(tmp_path / "task")), "--out", str(tmp_path / "a run")]
     options += ["--language", "xyz", "--smoothing", "0.1", "--target-units", "40"]

@@ -75,6 +75,7 @@ def test_the_small_model_is_trained_like_the_large_one_but_by_adam(tmp_path):
     assert done.returncode == 1 and "take another --out" in done.stderr and calls == []
 
 
+@pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
     options = ["--quick", "--unchecked", "--data", str(captions(tmp_path / "data")), "--out", str(tmp_path / "run")]
     options += ["--mappings", "fusedmax"]

@@ -142,6 +142,7 @@ def test_mistakes_are_one_line(options, says):
     assert recipe_runs.refuses(says, recipe(*options))
 
 
+@pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
     pytest.importorskip("rouge_score")
     options = ["--quick", "--data", str(sumdata(tmp_path / "data")), "--out", str(tmp_path / "a run")]

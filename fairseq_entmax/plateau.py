@@ -1,8 +1,9 @@
 """Learning-rate schedule `plateau`: fairseq's `reduce_lr_on_plateau`, resumed to the same rates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict
 
+from fairseq.dataclass import ChoiceEnum
 from fairseq.optim.lr_scheduler import register_lr_scheduler
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import (
     ReduceLROnPlateauLRSchedule,
@@ -22,12 +23,20 @@ def remember(stats: Dict[str, Any]) -> None:
 
 @dataclass
 class PlateauConfig(ReduceLROnPlateauLRScheduleConfig):
+    lr_against: ChoiceEnum(["best", "previous"]) = field(
+        default="best",
+        metadata={"help": "validation that an epoch has to improve on: the best so far, or that of the epoch before"},
+    )
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
 
 
 @register_lr_scheduler("plateau", dataclass=PlateauConfig)
 class Plateau(ReduceLROnPlateauLRSchedule):
     """Shrinks the rate when validation has not improved for more than `--lr-patience` epochs.
+
+    To improve is to be better than the best epoch, or than the one before (`--lr-against previous`, as in the code of
+    Peters, Niculae and Martins, 2019, public as deep-spin/OpenNMT-entmax): a single bad epoch then shrinks the rate
+    once, however many it takes to make up for it.
 
     An interruption makes fairseq's forget two things: for how many epochs there was no improvement, and the validation
     of the epoch whose end is in the checkpoint. This one saves both, and also goes on from what fairseq's has saved.
@@ -63,10 +72,17 @@ class Plateau(ReduceLROnPlateauLRSchedule):
             self.epochs_seen, self.unseen = epoch, None
         elif self.unseen is not None:  # the trainer has loaded a checkpoint and is about to begin `epoch`
             if epoch - 1 > self.epochs_seen:
-                super().step(epoch - 1, self.unseen)
+                self._judge(epoch - 1, self.unseen)
                 self.epochs_seen = epoch - 1
             self.unseen = None
-        return super().step(epoch, val_loss)
+        return self._judge(epoch, val_loss)
+
+    def _judge(self, epoch, figure):
+        """What fairseq's does at the end of an epoch; `best` is what torch's schedule compares with next time."""
+        rate = super().step(epoch, figure)
+        if self.cfg.lr_against == "previous" and figure is not None:
+            self.lr_scheduler.best = figure
+        return rate
 
     def step_update(self, num_updates):
         self.num_updates = num_updates

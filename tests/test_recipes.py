@@ -388,6 +388,7 @@ def test_it_goes_on_where_it_stopped_and_replaces_only_by_force(recipe):
     Path(f"{recipe.calls}.broken").unlink()
     done, calls = recipe()
     assert done.returncode == 0 and len(calls) == 3 and "data: done before" in done.stdout
+    assert words(calls[0], "--lr-against", "--lr-threshold", "--lr-patience") == ["previous", "0", "0"]
     (path,) = (recipe.out / "results").iterdir()
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 7'))
     done, calls = recipe()
@@ -408,7 +409,7 @@ def test_other_data_or_another_schedule_needs_another_folder(recipe, tmp_path):
     assert done.returncode == 1 and calls == []
     assert done.stderr.startswith(f"error: {other}: what is in {recipe.out} was made of ")
     settings = recipe.out / "settings"
-    settings.write_text(settings.read_text().replace("--lr-threshold 0.01", "--lr-threshold 0.1"))
+    settings.write_text(settings.read_text().replace("--lr-against previous", "--lr-against best"))
     done, calls = recipe()
     assert done.returncode == 1 and "take another --out" in done.stderr and calls == []
 

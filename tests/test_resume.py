@@ -207,26 +207,27 @@ def test_a_softmax_model_becomes_a_sparse_one(data, tmp_path):
     assert len(commands.lines(commands.generate(data, folder / "checkpoint_last.pt"), "H")) == 3
 
 
-def schedule(name, maximize):
+def schedule(name, maximize, against="best"):
     """A scheduler, and its optimizer's state, as the trainer makes them."""
     settings = {"lr": [1.0], "adam_betas": "(0.9, 0.98)", "adam_eps": 1e-8, "weight_decay": 0.0, "use_old_adam": True}
     settings = OmegaConf.create({**settings, "fp16_adam_stats": False, "tpu": False})
     optimizer = FairseqAdam(settings, [torch.nn.Parameter(torch.zeros(1))])
     cfg = SimpleNamespace(lr=[1.0], lr_shrink=0.5, lr_threshold=1e-4, lr_patience=1, warmup_updates=0)
     cfg.warmup_init_lr, cfg.maximize_best_checkpoint_metric, cfg.best_checkpoint_metric = -1, maximize, "loss"
+    cfg.lr_against = against
     return LR_SCHEDULER_REGISTRY[name](cfg, optimizer)
 
 
-def rates(name, figures, maximize, interrupted):
+def rates(name, figures, maximize, interrupted, against="best"):
     """Rates after each epoch. The checkpoint of an epoch is saved before the schedule hears of its figure."""
-    scheduler, found = schedule(name, maximize), []
+    scheduler, found = schedule(name, maximize, against), []
     for epoch, figure in enumerate(figures, 1):
         scheduler.step_begin_epoch(epoch)
         scheduler.step_update(10 * epoch)
         plateau.remember({"num_updates": 10 * epoch, "loss": figure})
         if interrupted:
             state, optimizer_state = scheduler.state_dict(), scheduler.optimizer.state_dict()
-            scheduler = schedule(name, maximize)
+            scheduler = schedule(name, maximize, against)
             scheduler.load_state_dict(state)
             scheduler.optimizer.load_state_dict(optimizer_state)
             scheduler.step_update(10 * epoch)
@@ -267,6 +268,17 @@ def test_plateau_resumes_to_the_same_rates_case_53(maximize):
     assert rates("plateau", figures, maximize, interrupted=True) == expected
     assert rates("reduce_lr_on_plateau", figures, maximize, interrupted=False) == expected
     assert rates("reduce_lr_on_plateau", figures, maximize, interrupted=True) != expected  # why there is ours
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_plateau_against_the_epoch_before_case_53(maximize):
+    """A leap that is made up for slowly counts once, and so does each rise: patience 1 allows for one."""
+    figures = [3.0, 2.0, 9.0, 8.0, 7.0, 7.1, 7.2, 7.3, 6.0]
+    figures = [10 - figure for figure in figures] if maximize else figures
+    expected = [1, 1, 1, 1, 1, 1, 0.5, 0.5, 0.5]
+    for interrupted in (False, True):
+        assert rates("plateau", figures, maximize, interrupted, against="previous") == expected
+    assert rates("plateau", figures, maximize, False)[-1] == 0.125  # against the best
 
 
 def test_plateau_in_training_case_53(data, tmp_path):

@@ -9,10 +9,11 @@ model=(
 )
 
 training=(
-  # optimisation: Adam; the rate is halved when the validation loss (minimised) does not fall. fairseq looks at it at the
-  # end of an epoch; the validations in between choose the best checkpoint
+  # optimisation: Adam; the rate is halved when the validation loss is above that of the epoch before, as in the paper's
+  # code (deep-spin/OpenNMT-entmax). fairseq looks at it at the end of an epoch; the validations in between choose the
+  # best checkpoint (by loss, where that code took the best accuracy)
   --optimizer adam --lr 0.001 --clip-norm 5
-  --lr-scheduler plateau --lr-shrink 0.5 --lr-patience 0
+  --lr-scheduler plateau --lr-against previous --lr-threshold 0 --lr-shrink 0.5 --lr-patience 0
   --best-checkpoint-metric loss
   # size and length
   --batch-size 64

@@ -19,8 +19,9 @@ INTRODUCTION = """## Translation (Peters, Niculae and Martins, 2019)
 By `iwslt_de_en.sh`, `kftt_ja_en.sh`, `wmt16_ro_en.sh` with the settings of the paper, and by `multi30k.sh` with smaller
 ones on a small corpus. Differences to the paper: pieces are learnt by sentencepiece on the text as it comes (KFTT: on
 its tokens), where the paper applied BPE to tokens; the learning rate is looked at after each epoch, not after each
-validation. *sacreBLEU*: on detokenised text; *tokenised BLEU*: the metric of the paper. The two are not comparable.
-*Non-zeros*: pieces with probability above zero at each step of the best output, and source positions with attention
+validation; the best model is that of the best validation loss, where the paper's code (deep-spin/OpenNMT-entmax) took
+the best accuracy. *sacreBLEU*: on detokenised text; *tokenised BLEU*: the metric of the paper. The two are not
+comparable. *Non-zeros*: pieces with probability above zero at each step of the best output, and source positions with attention
 above zero, on the test set (the paper's table 3: 16.13 of 17,993 for 1.5-entmax). *Proved*: sentences whose answer is
 proved best, by listing every possible output (*all listed*) or by bounds. *Rows*: decoder rows a sentence. *Tokens/s*:
 target pieces a second in training; where other work shared the machine it says little. *Epochs*: that of the best

@@ -143,6 +143,8 @@ def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
         result = json.loads((tmp_path / "a run" / "results" / f"{name}.json").read_text())
         assert result["scores"]["all"]["words"] == 15 and result["settings"]["smoothing"] == 0.1
         assert str(tmp_path) not in json.dumps(result)
+        log = tmp_path / "a run" / "xyz-characters-40" / f"{architecture}-entmax15-smoothing0.1" / "train.log"
+        assert "best_edit_distance" in log.read_text()  # the figure that chooses the model, as in 2022
     second = recipe(*options, "--architectures", "lstm")
     assert second.returncode == 0 and second.stdout.count("done before") == 5, second.stdout + second.stderr
     third = recipe(*options, "--limit", "20")

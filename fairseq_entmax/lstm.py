@@ -74,7 +74,7 @@ class LSTMEntmaxEncoder(FairseqEncoder):
         self.padding_idx = dictionary.pad()
         self.embed_tokens = embed_tokens
         self.dropout_in = FairseqDropout(settings.encoder_dropout_in, module_name=type(self).__name__)
-        self.dropout_out = FairseqDropout(settings.encoder_dropout_out, module_name=type(self).__name__)
+        self.dropout_memory = FairseqDropout(settings.encoder_memory_dropout, module_name=type(self).__name__)
         self.lstm = nn.LSTM(
             settings.encoder_embed_dim,
             settings.encoder_hidden_size,
@@ -106,7 +106,7 @@ class LSTMEntmaxEncoder(FairseqEncoder):
         states, _ = nn.utils.rnn.pad_packed_sequence(states, total_length=src_tokens.size(1))
 
         rank = order.argsort()
-        states = self.dropout_out(_restore(states, columns, rank))
+        states = self.dropout_memory(_restore(states, columns, rank))
         keys, values = self.projection(states)
         return EncoderOut(
             keys=keys,

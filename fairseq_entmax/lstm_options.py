@@ -18,9 +18,12 @@ def _option(text, **metadata):
 
 @dataclass
 class LSTMEntmaxConfig(FairseqDataclass):
-    dropout: Optional[float] = _option("dropout probability, for the four below (default 0.1)")
+    dropout: Optional[float] = _option("dropout probability, for the five below (default 0.1)")
     encoder_dropout_in: Optional[float] = _option("dropout probability of source embeddings")
-    encoder_dropout_out: Optional[float] = _option("dropout probability of encoder states, between layers too")
+    encoder_dropout_out: Optional[float] = _option("dropout probability of encoder states between layers")
+    encoder_memory_dropout: Optional[float] = _option(
+        "dropout probability of the encoder states that attention reads (default --encoder-dropout-out)"
+    )
     decoder_dropout_in: Optional[float] = _option("dropout probability of target embeddings")
     decoder_dropout_out: Optional[float] = _option("dropout probability of decoder states, between layers too")
     encoder_embed_dim: Optional[int] = _option("size of source embeddings (default 512)")
@@ -97,6 +100,7 @@ def complete(args):
         share_all_embeddings=False,
         learn_attention_alpha=False,
     )
+    fill(args, encoder_memory_dropout=args.encoder_dropout_out)
     general = args.learn_attention_alpha or getattr(args, "attention_alpha", None) is not None
     fill(args, attention_mapping="entmax" if general else "entmax15")
     shared = args.share_decoder_input_output_embed or args.share_all_embeddings

@@ -198,6 +198,7 @@ OTHERS = {"--help", "--softmax", "--quick", "--wheel", "--tables"}
 OTHERS |= {"--dist"}  # of pytest, in the README
 OTHERS |= {"--nproc_per_node", "--nnodes", "--node_rank", "--master_addr", "--master_port"}
 OTHERS |= {"--config-dir", "--config-name"}
+OTHERS |= {"--alpha", "--loss-alpha", "--eval-levenshtein"}  # of a fork that one can come from
 
 
 def test_figures_appear_in_progress_bar_tensorboard_and_json(corpus, tmp_path, monkeypatch):

@@ -352,11 +352,14 @@ def test_gradients_survive_distributed_training_case_22(find_unused_parameters, 
         assert torch.allclose(parameter.grad, plain[name], atol=1e-6), name
 
 
+NO_DROPOUT = ("encoder_dropout_in", "encoder_memory_dropout")
+
+
 def test_dropout_acts_in_training_only():
     model, batch = build(dropout=0.5, decoder_dropout_out=0.0), toy.sample()
     dropouts = (
         model.encoder.dropout_in,
-        model.encoder.dropout_out,
+        model.encoder.dropout_memory,
         model.decoder.dropout_in,
         model.decoder.dropout_out,
     )
@@ -364,6 +367,19 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(run(model, batch)[0], run(model, batch)[0])
     model.train()
     assert not torch.equal(model(**batch["net_input"])[0], model(**batch["net_input"])[0])
+
+
+def test_dropout_between_layers_and_of_what_attention_reads_differ():
+    """OpenNMT-py has the first alone. Without an option of its own, the second is that of `--encoder-dropout-out`."""
+    encoder = build(dropout=0.5, encoder_memory_dropout=0.0).encoder
+    assert (encoder.lstm.dropout, encoder.dropout_memory.p) == (0.5, 0.0)
+    encoder = build(dropout=0.5, encoder_dropout_out=0.25).encoder
+    assert (encoder.lstm.dropout, encoder.dropout_memory.p) == (0.25, 0.25)
+    source, quiet = toy.sample()["net_input"]["src_tokens"], dict.fromkeys(NO_DROPOUT, 0.0)
+    encoder = build(dropout=0.5, **quiet, encoder_layers=1).encoder.train()
+    assert torch.equal(encoder(source).values, encoder(source).values)
+    encoder = build(dropout=0.5, **{**quiet, "encoder_memory_dropout": None}, encoder_layers=1).encoder.train()
+    assert not torch.equal(encoder(source).values, encoder(source).values)
 
 
 def test_attention_on_one_word_alone_case_66():

@@ -301,8 +301,8 @@ def test_case_69_both_scores_are_reported_where_romanian_is_the_target(tmp_path)
 # --- pieces and dictionary ------------------------------------------------------------------------------------------
 
 
-def binary(folder, symbols):
-    write(folder / "data-bin" / "dict.de.txt", [f"{symbol} 1" for symbol in symbols])
+def binary(folder, symbols, language="de"):
+    write(folder / "data-bin" / f"dict.{language}.txt", [f"{symbol} 1" for symbol in symbols])
 
 
 def test_pieces_come_back_as_text_and_dictionaries_hold_all_of_them(prepared):
@@ -315,6 +315,20 @@ def test_pieces_come_back_as_text_and_dictionaries_hold_all_of_them(prepared):
             assert set(" ".join(lines).split(" ")) <= pieces
             plain = ["".join(line.split(" ")).replace("\u2581", " ").strip() for line in lines]
             assert plain == read(prepared / "text" / f"{part}.{language}")
+
+
+def test_joint_pieces_can_have_a_dictionary_for_each_language(multi30k, prepared, tmp_path):
+    """As in the paper, whose target vocabulary is smaller than its pieces."""
+    assert prepare("multi30k", "de-en", multi30k, tmp_path, "--unchecked", "--own-dictionaries") == 0
+    joint = prepare_translation.dictionary_symbols(prepared / "dict.de.txt")
+    for language in WORDS:
+        own = prepare_translation.dictionary_symbols(tmp_path / f"dict.{language}.txt")
+        lines = read(tmp_path / "pieces" / f"train.{language}")
+        assert lines == read(prepared / "pieces" / f"train.{language}")
+        assert set(own) == set(" ".join(lines).split(" ")) < set(joint)
+        binary(tmp_path, own, language)
+    check = ["--corpus", "multi30k", "--pair", "de-en", "--out", str(tmp_path), "--check-dictionary"]
+    assert prepare_translation.main(check) == 0
 
 
 def test_case_71_the_dictionary_of_another_segmentation_is_refused(prepared, capsys):
@@ -494,7 +508,7 @@ def test_tables_hold_the_figures_of_the_files():
     assert "### Multi30k, a small stand-in: de to en" in text
     assert "| 1.5-entmax | 1.5-entmax | 1 | 31.50 | 33.00 | 2 of 2 | 660 | 2 |" in text
     assert "| softmax | softmax | 1 | 30.12 |  | 2 of 2 | 660 | 2 |" in text
-    assert "| softmax | softmax | 7.25 | 7997 | 3.50 | 15.00 | 62.0 | 1.0 | 0.250 | 40.0 |" in text
+    assert "| softmax | softmax | 7.25 | 30.00 | 7997 | 3.50 | 15.00 | 62.0 | 1.0 | 0.250 | 40.0 |" in text
     assert "| softmax | softmax | 900 | 1.00 |" in text and "| 1.5-entmax | 1.3-entmax | 1200 | 0.80 |" in text
     assert "| attention \\ output | 1.5 | 2 |" in text
     assert "| 1.25 | 20.50 |  |" in text and "| 1.5 | 21.25 | 22.00 |" in text
@@ -551,6 +565,8 @@ def test_case_53_the_schedule_is_ours_and_minimises(name, recipe):
     units = ("256", "128") if name == "multi30k" else ("500", "250")
     assert (value(train, "--decoder-hidden-size"), value(train, "--encoder-hidden-size")) == units
     steps = {"iwslt_de_en": ("5000", "120000"), "kftt_ja_en": ("10000", "100000"), "wmt16_ro_en": ("10000", "120000")}
+    paper = ("--sentence-avg", "--encoder-dropout-in 0", "--encoder-memory-dropout 0", "--lr-against previous")
+    assert [option in train for option in paper] == [name in steps] * len(paper)
     if name in steps:
         assert (value(train, "--validate-interval-updates"), value(train, "--max-update")) == steps[name]
         assert value(train, "--lr") == "0.001"
@@ -558,7 +574,7 @@ def test_case_53_the_schedule_is_ours_and_minimises(name, recipe):
     pieces = {"multi30k": "8000", "wmt16_ro_en": "25000"}.get(name, "32000")
     assert value(prepare, "--pieces") == pieces and ("--separate" in prepare) == (name == "wmt16_ro_en")
     preprocess = next(call for call in calls if call.startswith("fairseq-preprocess"))
-    assert ("--joined-dictionary" in preprocess) != ("--tgtdict" in preprocess) == (name == "wmt16_ro_en")
+    assert ("--joined-dictionary" in preprocess) != ("--tgtdict" in preprocess) == (name != "multi30k")
     scored = [call for call in calls if call.startswith("score")]  # the first one only looks if all tools are there
     assert ["--run" in call for call in scored] == [False, True]
     assert ["--tokenised" in call for call in scored] == [name != "multi30k"] * 2

@@ -11,7 +11,9 @@ sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
 import evaluate_segmentation  # noqa: E402
 import prepare_segmentation  # noqa: E402
-from prepare_segmentation import from_units, in_characters, read_morphemes  # noqa: E402
+from prepare_segmentation import from_units, in_characters, morphemes, read_segmented, write_segmented  # noqa: E402
+
+from fairseq_entmax.scoring import edit_distance, edit_units, spelled_in_symbols  # noqa: E402
 
 
 def shared_task(folder, train=120, test=15):
@@ -38,38 +40,44 @@ def read(path):
 
 
 @pytest.mark.parametrize(
-    "text, morphemes",
+    "text, segmented, parts",
     [
-        ("abash @@ed", ["abash", "ed"]),
-        ("post office @@s", ["post", "office", "s"]),
-        ("don't", ["don't"]),
-        ("e\u0301 @@\u00e9", ["e\u0301", "\u00e9"]),
+        ("abash @@ed", "abash|ed", ["abash", "ed"]),
+        ("post office @@s", "post office|s", ["post", "office", "s"]),
+        ("don't", "don't", ["don't"]),
+        ("e\u0301 @@\u00e9", "e\u0301|\u00e9", ["e\u0301", "\u00e9"]),
     ],
     ids=["two", "space", "one", "not composed"],
 )
-def test_case_72_morphemes_are_read_and_come_back_from_characters(text, morphemes):
-    assert read_morphemes(text) == morphemes
-    assert from_units(in_characters(morphemes), "characters") == morphemes
+def test_case_72_segmentations_are_read_and_come_back_from_characters(text, segmented, parts):
+    assert read_segmented(text) == segmented and write_segmented(segmented) == text and morphemes(segmented) == parts
+    assert from_units(in_characters(segmented), "characters") == segmented
 
 
-def test_case_72_a_space_in_a_word_is_a_symbol():
-    assert in_characters(["post office"]) == "p o s t \u2581 o f f i c e"
+def test_validation_counts_letters_and_boundaries_alike():
+    """The edit distance of the training's log is that of the shared task: one for a lost boundary, or a lost letter."""
+    wanted = in_characters("play|ed")
+    assert spelled_in_symbols([wanted, in_characters("post office")])
+    for found in ("played", "pla|ed", "play ed"):
+        assert edit_distance(edit_units(in_characters(found), "symbols"), edit_units(wanted, "symbols")) == 1
 
 
 def test_outputs_that_are_none_of_a_segmentation_are_read_too():
-    assert from_units("", "characters") == from_units("", "50") == [""]
-    assert from_units("a @@", "characters") == ["a", ""]
-    assert from_units("a @@ @@ @@ b", "characters") == ["a", "", "", "b"]
-    assert from_units("\u2581ab \u2581 c", "50") == ["ab", "c"]
+    assert from_units("", "characters") == from_units("", "50") == ""
+    assert morphemes(from_units("a |", "characters")) == ["a", ""]
+    assert morphemes(from_units("a | | | b", "characters")) == ["a", "", "", "b"]
+    assert morphemes(from_units("\u2581ab | \u2581 c", "50")) == ["ab", "", "c"]
 
 
 @pytest.mark.parametrize("target", ["characters", "40"])
 def test_both_units_are_reversible(target, tmp_path):
     data, out = shared_task(tmp_path / "task"), tmp_path / "out"
     assert prepare(data, out, "--source-units", "30", "--target-units", target, "--limit", "100") == 0
-    gold = [read_morphemes(line.split("\t")[1]) for line in read(data / "data" / "xyz.word.test.gold.tsv")]
-    assert [from_units(line, target) for line in read(out / "test.tgt")] == gold
-    assert [json.loads(line)["morphemes"] for line in read(out / "test.jsonl")] == gold
+    gold = [read_segmented(line.split("\t")[1]) for line in read(data / "data" / "xyz.word.test.gold.tsv")]
+    lines = read(out / "test.tgt")
+    assert [from_units(line, target) for line in lines] == gold
+    assert [line.split().count("|") for line in lines] == [text.count("|") for text in gold] and "|" in "".join(gold)
+    assert [json.loads(line)["segmented"] for line in read(out / "test.jsonl")] == gold
     assert len(read(out / "train.src")) == len(read(out / "train.tgt")) == 100
     assert all(line.startswith("\u2581") for line in read(out / "train.src"))
 
@@ -78,10 +86,17 @@ def test_both_units_are_reversible(target, tmp_path):
     "spoil, says",
     [
         (lambda path: path.unlink(), "missing xyz.word.dev.tsv; they are in https"),
-        (lambda path: path.write_text("word\n"), "line 1: wanted a word, a tab and its morphemes, got 'word'"),
+        (
+            lambda path: path.write_text("word\n"),
+            "line 1: wanted a word, a tab and its morphemes",
+        ),
         (lambda path: path.write_text("word\ta @@\n"), "line 1: wanted a word, a tab and its morphemes"),
+        (
+            lambda path: path.write_text("a|b\ta|b\n"),
+            "its morphemes, without |, got 'a|b",
+        ),
     ],
-    ids=["missing", "no morphemes", "empty morpheme"],
+    ids=["missing", "no morphemes", "empty morpheme", "the sign of a boundary"],
 )
 def test_bad_data_is_named(spoil, says, tmp_path, capsys):
     spoil(shared_task(tmp_path / "task") / "data" / "xyz.word.dev.tsv")
@@ -91,11 +106,11 @@ def test_bad_data_is_named(spoil, says, tmp_path, capsys):
 
 
 def test_scores_by_hand(tmp_path, capsys):
-    entries = [("unhappily", ["un", "happy", "ly"], "010"), ("dogs", ["dog", "s"], "100")]
-    records = [dict(zip(("word", "morphemes", "category"), entry)) for entry in entries]
+    entries = [("unhappily", "un|happy|ly", "010"), ("dogs", "dog|s", "100")]
+    records = [dict(zip(("word", "segmented", "category"), entry)) for entry in entries]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     # un|happily: one of 2 is right, of 3. ly out of order would not count. dog|s: both.
-    (tmp_path / "generate-test.txt").write_text("D-1\t-1\td o g @@ s\nD-0\t-1\tu n @@ h a p p i l y\n")
+    (tmp_path / "generate-test.txt").write_text("D-1\t-1\td o g | s\nD-0\t-1\tu n | h a p p i l y\n")
     claim = {"certificate": "optimal", "mass": 0.5, "strings": 1, "decoder_rows": 2}
     (tmp_path / "certificates.jsonl").write_text("".join(json.dumps({"id": i, **claim}) + "\n" for i in (1, 0)))
     argv = ["--data", str(tmp_path), "--run", str(tmp_path), "--target-units", "characters"]
@@ -105,9 +120,9 @@ def test_scores_by_hand(tmp_path, capsys):
     assert scores["all"]["f1"] == pytest.approx(200 / 3) and scores["all"]["word_accuracy"] == 50
     assert scores["all"]["distance"] == 1.0  # un|happy|ly and un|happily: y to i, and the mark away
     assert scores["100"]["f1"] == 100 and scores["010"]["recall"] == pytest.approx(100 / 3)
-    assert read(tmp_path / "predictions.tsv")[0] == "unhappily\tun|happy|ly\tun|happily"
+    assert read(tmp_path / "predictions.tsv")[0] == "unhappily\tun @@happy @@ly\tun @@happily"
     assert evaluate_segmentation.common(["a", "b", "a"], ["b", "a", "a"]) == 2
-    (tmp_path / "generate-test.txt").write_text("D-1\t-1\td o g @@ s\n")
+    (tmp_path / "generate-test.txt").write_text("D-1\t-1\td o g | s\n")
     assert evaluate_segmentation.main(argv) == 1
     assert "wanted 2 outputs, one for each reference, got 1" in capsys.readouterr().err
 

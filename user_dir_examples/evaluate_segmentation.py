@@ -2,7 +2,8 @@
 
 Morphemes count as right in the order of the word (the longest common subsequence with the right ones); sums are over
 all words. Also gives the share of words that are right as a whole, by category, and what the certificates say. Reads
-`test.jsonl` (data) and `generate-test.txt` and `certificates.jsonl` (run); writes `scores.json` and `predictions.tsv`.
+`test.jsonl` (data) and `generate-test.txt` and `certificates.jsonl` (run); writes `scores.json` and `predictions.tsv`
+(word, right and found segmentation, both as in the files of the shared task).
 """
 
 import argparse
@@ -13,18 +14,18 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional
 
 from evaluate_inflection import mean, read_hypotheses, read_lines, read_records
-from prepare_segmentation import from_units, units
+from prepare_segmentation import BOUNDARY, from_units, morphemes, units, write_segmented
 
 from fairseq_entmax.scoring import edit_distance
 
-SEPARATOR = "|"
-
 
 class Segmented(NamedTuple):
+    """A word with the text of its right segmentation and of the one found, as `prepare_segmentation.py` writes them."""
+
     word: str
-    morphemes: List[str]
+    segmented: str
     category: str
-    found: List[str]
+    found: str
 
 
 def common(first: List[str], second: List[str]) -> int:
@@ -39,10 +40,11 @@ def common(first: List[str], second: List[str]) -> int:
 
 
 def figures(words: List[Segmented]) -> Dict[str, float]:
-    right = sum(common(word.morphemes, word.found) for word in words)
-    precision = right / sum(len(word.found) for word in words)
-    recall = right / sum(len(word.morphemes) for word in words)
-    texts = [(SEPARATOR.join(word.morphemes), SEPARATOR.join(word.found)) for word in words]
+    pairs = [(morphemes(word.segmented), morphemes(word.found)) for word in words]
+    right = sum(common(*pair) for pair in pairs)
+    precision = right / sum(len(found) for _, found in pairs)
+    recall = right / sum(len(wanted) for wanted, _ in pairs)
+    texts = [tuple(map(BOUNDARY.join, pair)) for pair in pairs]
     return {
         "words": len(words),
         "f1": 200 * precision * recall / (precision + recall) if right else 0.0,
@@ -99,7 +101,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     scores = {name: figures(part) for name, part in by_category.items() if name}
     scores.update(all=figures(words), certificates=certificates(records))
     print_report(scores)
-    rows = ("\t".join([w.word, SEPARATOR.join(w.morphemes), SEPARATOR.join(w.found)]) + "\n" for w in words)
+    rows = ("\t".join([w.word, write_segmented(w.segmented), write_segmented(w.found)]) + "\n" for w in words)
     (args.run / "predictions.tsv").write_text("".join(rows), encoding="utf-8")
     (args.run / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     return 0

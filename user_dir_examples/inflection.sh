@@ -49,9 +49,13 @@ training=(
   --no-epoch-checkpoints --log-format simple --log-interval 100 --num-workers 0
 )
 
-# The rule of the paper's code (deep-spin/OpenNMT-entmax): no longer to fall is to be above the epoch before. (That code
-# then chose the model of the best accuracy; fairseq has one measure for both.)
-full=(--lr-against previous --lr-threshold 0)
+# As in the paper's code (deep-spin/OpenNMT-entmax): no longer to fall is to be above the epoch before, the gradient that
+# is clipped is that of the loss of a sentence, and dropout is between layers and before the output only. (That code then
+# chose the model of the best accuracy; fairseq has one measure for both.)
+full=(
+  --lr-against previous --lr-threshold 0 --sentence-avg
+  --encoder-dropout-in 0 --decoder-dropout-in 0 --encoder-memory-dropout 0
+)
 
 small=(
   --encoder-embed-dim 64 --decoder-embed-dim 64 --encoder-hidden-size 100 --decoder-hidden-size 200 --dropout 0.2

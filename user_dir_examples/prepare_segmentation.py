@@ -3,13 +3,14 @@
 Reads `LANGUAGE.word.train.tsv`, `.dev.tsv` and `.test.gold.tsv` (word, tab, morphemes as in `seg @@ment @@ed`, tab,
 category) below the folder, and writes `train`, `valid` and `test` as `.src` and `.tgt`, and `test.jsonl`.
 
-A side is written in characters, or in the pieces of a sentencepiece unigram model learnt from its training text.
-Morphemes are what spaces separate, with or without `@@`, as the shared task's scores have it. Characters of different
-morphemes have the symbol `@@` between them; in pieces, a morpheme begins with U+2581. Text is not changed otherwise.
+A side is written in characters, or in the pieces of a sentencepiece unigram model learnt from its training text. The
+text of a target has `|` for ` @@` (`seg|ment|ed`), a symbol and a piece of its own, and a space between words; text is
+not changed otherwise. Morphemes are what either separates, as the shared task's scores have it.
 """
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional
@@ -19,30 +20,40 @@ from raw_text import read_lines
 
 PAGE = "https://github.com/sigmorphon/2022SegmentationST (data, with its licence)"
 PARTS = {"train": "train", "valid": "dev", "test": "test.gold"}
-BOUNDARY = "@@"
+MARK, BOUNDARY = "@@", "|"  # before a morpheme in the files; between morphemes here
 CHARACTERS = "characters"
-Encoder = Callable[[List[str]], str]
+Encoder = Callable[[str], str]
 
 
 class Word(NamedTuple):
     word: str
-    morphemes: List[str]
+    segmented: str
     category: str  # three digits: inflection, derivation, compounding; "" where the file has none
 
 
-def read_morphemes(text: str) -> List[str]:
-    """The morphemes of `seg @@ment @@ed`."""
-    return [part[len(BOUNDARY) :] if part.startswith(BOUNDARY) else part for part in text.split()]
+def read_segmented(text: str) -> str:
+    """`seg|ment|ed` of `seg @@ment @@ed`."""
+    return " ".join(text.split()).replace(f" {MARK}", BOUNDARY).removeprefix(MARK)
+
+
+def write_segmented(text: str) -> str:
+    """`seg @@ment @@ed` of `seg|ment|ed`."""
+    return text.replace(BOUNDARY, f" {MARK}")
+
+
+def morphemes(segmented: str) -> List[str]:
+    return re.split(f"[{BOUNDARY} ]", segmented)
 
 
 def read_words(path: Path) -> List[Word]:
     words = []
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.rstrip("\r").split("\t")
-        morphemes = read_morphemes(fields[1]) if len(fields) > 1 else []
-        if not fields[0].strip() or not morphemes or "" in morphemes:
-            raise ValueError(f"{path}, line {number}: wanted a word, a tab and its morphemes, got {line!r}")
-        words.append(Word(fields[0], morphemes, fields[2] if len(fields) > 2 else ""))
+        segmented = read_segmented(fields[1]) if len(fields) > 1 else ""
+        if not fields[0].strip() or "" in morphemes(segmented) or BOUNDARY in fields[1]:
+            wanted = f"wanted a word, a tab and its morphemes, without {BOUNDARY}"
+            raise ValueError(f"{path}, line {number}: {wanted}, got {line!r}")
+        words.append(Word(fields[0], segmented, fields[2] if len(fields) > 2 else ""))
     if not words:
         raise ValueError(f"{path}: wanted words, got none")
     return words
@@ -63,25 +74,17 @@ def find(folder: Path, language: str) -> Dict[str, Path]:
 # --- units ----------------------------------------------------------------------------------------------------------
 
 
-def in_characters(morphemes: List[str]) -> str:
-    return f" {BOUNDARY} ".join(" ".join(symbols(morpheme)) for morpheme in morphemes)
+def in_characters(text: str) -> str:
+    return " ".join(symbols(text))
 
 
-def from_units(line: str, units: str) -> List[str]:
-    """The morphemes of a target or output line; pieces and characters that are none of a morpheme's make it empty."""
-    if units == CHARACTERS:
-        parts: List[List[str]] = [[]]
-        for symbol in line.split():
-            if symbol == BOUNDARY:
-                parts.append([])
-            else:
-                parts[-1].append(symbol)
-        return [spell(" ".join(part)) for part in parts]
-    return "".join(line.split()).replace(SPACE, " ").split() or [""]
+def from_units(line: str, units: str) -> str:
+    """The text of a target or output line."""
+    return spell(line) if units == CHARACTERS else "".join(line.split()).replace(SPACE, " ").strip()
 
 
 def learn_pieces(lines: List[str], prefix: Path, size: int) -> Encoder:
-    """A sentencepiece unigram model of at most `size` pieces; returns the function that cuts morphemes into them."""
+    """A sentencepiece unigram model of at most `size` pieces; returns the function that cuts a text into them."""
     import sentencepiece
 
     text = prefix.with_suffix(".txt")
@@ -89,10 +92,11 @@ def learn_pieces(lines: List[str], prefix: Path, size: int) -> Encoder:
     sentencepiece.SentencePieceTrainer.train(
         input=str(text), model_prefix=str(prefix), vocab_size=size, model_type="unigram", character_coverage=1.0,
         normalization_rule_name="identity", hard_vocab_limit=False, minloglevel=2, num_threads=1,
+        user_defined_symbols=BOUNDARY,
     )  # fmt: skip
     model = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
     print(f"{prefix.name}: {model.get_piece_size()} pieces", flush=True)
-    return lambda morphemes: " ".join(model.encode(" ".join(morphemes), out_type=str))
+    return lambda text: " ".join(model.encode(text, out_type=str))
 
 
 def encoder(units: str, lines: List[str], prefix: Path) -> Encoder:
@@ -118,12 +122,12 @@ def prepare(args) -> None:
     words["train"] = words["train"][: args.limit]
     args.out.mkdir(parents=True, exist_ok=True)
     source = encoder(args.source_units, [word.word for word in words["train"]], args.out / "source")
-    targets = [" ".join(word.morphemes) for word in words["train"]]
-    target = encoder(args.target_units, targets, args.out / "target")
+    target = encoder(args.target_units, [word.segmented for word in words["train"]], args.out / "target")
     for part, entries in words.items():
-        write(args.out / f"{part}.src", [source([word.word]) for word in entries])
-        write(args.out / f"{part}.tgt", [target(word.morphemes) for word in entries])
-        print(f"{part}: {len(entries)} words, {sum(len(word.morphemes) for word in entries)} morphemes", flush=True)
+        write(args.out / f"{part}.src", [source(word.word) for word in entries])
+        write(args.out / f"{part}.tgt", [target(word.segmented) for word in entries])
+        count = sum(len(morphemes(word.segmented)) for word in entries)
+        print(f"{part}: {len(entries)} words, {count} morphemes", flush=True)
     write(args.out / "test.jsonl", [json.dumps(word._asdict(), ensure_ascii=False) for word in words["test"]])
 
 

@@ -204,12 +204,17 @@ def segment(args, text: Dict[str, Dict[str, List[str]]]) -> None:
         prefix = args.out / ("pieces." + languages[0] if args.separate else "pieces")
         model = learn_pieces(files, prefix, args.pieces, 0.9995 if "ja" in languages else 1.0)
         for language in languages:
-            write_lines(args.out / f"dict.{language}.txt", (f"{piece} 1" for piece in pieces_of(model)))
             for part in PARTS:
                 lines = read_lines(args.out / "seen" / f"{part}.{language}")
                 segmented = (" ".join(model.encode(line, out_type=str)) for line in lines)
                 write_lines(args.out / "pieces" / f"{part}.{language}", segmented)
-        print(f"{' and '.join(languages)}: {len(pieces_of(model))} pieces", flush=True)
+            pieces = pieces_of(model)
+            if args.own_dictionaries:
+                lines = read_lines(args.out / "pieces" / f"train.{language}")
+                used = {piece for line in lines for piece in line.split(" ")}
+                pieces = [piece for piece in pieces if piece in used]
+            write_lines(args.out / f"dict.{language}.txt", (f"{piece} 1" for piece in pieces))
+            print(f"{language}: {len(pieces)} pieces", flush=True)
 
 
 def prepare(args) -> None:
@@ -241,6 +246,7 @@ def prepare(args) -> None:
             write_lines(args.out / "text" / f"{part}.{language}", lines)
     segment(args, text)
     facts = {"corpus": args.corpus, "pair": args.pair, "pieces": args.pieces, "separate": args.separate}
+    facts["own_dictionaries"] = args.own_dictionaries
     facts.update(diacritics=args.diacritics if "ro" in languages else None, tokenised=corpus.tokenised)
     facts.update(pairs=kept, empty_pairs=read - kept, sha256=hashes)
     (args.out / "data.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -254,6 +260,9 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--pieces", type=int, default=8000, help="pieces, of each language with --separate")
     parser.add_argument("--separate", action="store_true", help="learn pieces of each language for itself")
+    parser.add_argument(
+        "--own-dictionaries", action="store_true", help="of joint pieces, those of each language's training text"
+    )
     parser.add_argument("--diacritics", choices=("keep", "remove"), default="keep", help="of Romanian, for the model")
     parser.add_argument("--limit", type=int, help="take the first N sentences of each training file")
     parser.add_argument("--unchecked", action="store_true", help="take files of other sizes and hashes")

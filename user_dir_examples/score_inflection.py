@@ -45,6 +45,7 @@ def set_scores(outputs: List[Output]) -> Dict[str, Any]:
     for item in outputs:
         by_language.setdefault(item.language, []).append(item)
     languages = {language: language_scores(items) for language, items in sorted(by_language.items())}
+    exact = [exactness(items) for items in by_language.values()]
     supports = [size for item in outputs for size in item.record["hypotheses"][0]["support"]]
     return {
         "accuracy": mean(scores["accuracy"] for scores in languages.values()),
@@ -52,7 +53,7 @@ def set_scores(outputs: List[Output]) -> Dict[str, Any]:
         "decoder_rows": mean(item.record["decoder_rows"] for item in outputs),
         "support": mean(supports),
         "languages": languages,
-        **exactness(outputs),
+        **{name: mean(shares[name] for shares in exact) for name in exact[0]},
     }
 
 

@@ -6,6 +6,8 @@ model=(
   --encoder-embed-dim 500 --decoder-embed-dim 500
   --encoder-hidden-size 500 --decoder-hidden-size 500
   --encoder-layers 2 --decoder-layers 2 --dropout 0.3
+  # OpenNMT-py drops between layers and before the output only
+  --encoder-dropout-in 0 --decoder-dropout-in 0 --encoder-memory-dropout 0
 )
 
 # Cross entropy, in nats.

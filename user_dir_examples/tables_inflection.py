@@ -10,12 +10,13 @@ MAPPINGS = {1: "softmax", 1.5: "1.5-entmax", 2: "sparsemax"}
 INTRODUCTION = """## Inflection (Peters, Niculae and Martins, 2019)
 
 SIGMORPHON 2018 shared task 1: one model for all languages, by `inflection.sh`. *Accuracy* and *edit distance* are
-averages over languages on the test set, by the definitions of the shared task. *Single form*: sources of the
-development set for which the model leaves one possible form, with all the probability; *all listed*: those for which
-the beam of 5 listed every possible form, so that its answer is exact (the paper's certificate); a softmax output
-leaves none. *Proved*: test sources whose answer is proved best, by listing or by bounds. *Rows*: decoder rows a test
-source. *Epochs*: that of the best development loss, whose model is decoded (the paper's code, deep-spin/OpenNMT-entmax,
-took that of the best accuracy), of all. *Minutes*: training and decoding. The paper, with all languages and its larger
+averages over languages on the test set, by the definitions of the shared task; the shares are averages over languages,
+too. *Single form*: sources of the development set for which the model leaves one possible form, with all the
+probability; *all listed*: those for which the beam of 5 listed every possible form, so that its answer is exact (the
+paper's certificate, from the 5 forms its beam returned; ours may list more than 5); a softmax output leaves none.
+*Proved*: test sources whose answer is proved best, by listing or by bounds. *Rows*: decoder rows a test source.
+*Epochs*: that of the best development loss, whose model is decoded (the paper's code, deep-spin/OpenNMT-entmax, took
+that of the best accuracy), of all. *Minutes*: training and decoding. The paper, with all languages and its larger
 models: single form 66 % and all listed 79 % in the medium setting, 81 % and 87 % in the high one."""
 
 

@@ -91,7 +91,7 @@ prepare() {
 preprocess() {
   local source=${pair%-*} target=${pair#*-}
   local dictionaries=(--joined-dictionary --srcdict "$out/dict.$source.txt")
-  [[ " ${segmentation[*]} " != *" --separate "* ]] ||
+  [[ ! " ${segmentation[*]} " =~ " --separate "|" --own-dictionaries " ]] ||
     dictionaries=(--srcdict "$out/dict.$source.txt" --tgtdict "$out/dict.$target.txt")
   rm -rf "$out/data-bin"
   logged "$out/preprocess.log" fairseq-preprocess --source-lang "$source" --target-lang "$target" \

@@ -114,10 +114,12 @@ def answer(connection: socket.socket) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        connection.send(bytes([status]))
-        os._exit(status)
+        try:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            connection.send(bytes([status & 255]))
+        finally:
+            os._exit(status & 255)  # whatever happens, this is no second server
 
 
 def run(argv: List[str]) -> int:

@@ -61,7 +61,7 @@ def pair_parts(recipe: str, title: str, pair: str, results: List[Result]) -> Lis
     if models:
         signatures = sorted({result["scores"]["signature"] for result in models})
         parts.append(f"sacreBLEU: {', '.join(f'`{signature}`' for signature in signatures)}.")
-        parts += picture(f"training-{recipe}-{pair}.png", "Validation accuracy against time in training steps (other runs shared the machine)")
+        parts += picture(f"training-{recipe}-{pair}.png", "Validation accuracy against time in training steps")
     if swept:
         epochs = sorted({result["scores"]["training"]["epochs"] for result in swept})
         parts += [SWEEP.format(epochs=" or ".join(map(str, epochs))), sweep_table(swept)]

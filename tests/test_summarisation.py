@@ -69,6 +69,25 @@ def test_data_step(tmp_path):
     assert [reference[0] for reference in references] == read(out / "DUC2004.title")
 
 
+def test_numbers_are_hidden_from_the_model_and_come_back(tmp_path):
+    """The training pairs have `#` for digits, the inputs and references of DUC their digits."""
+    data, out = sumdata(tmp_path / "data"), tmp_path / "out"
+    lines = {"input": "On 12 May 1999 , 25 of 100.5 fled", "task1_ref0": "25 fled in 1999", "task1_ref1": "12 may"}
+    for name, line in lines.items():
+        (data / "DUC2004" / f"{name}.txt").write_text(line + "\n")
+    assert prepare(data, out) == 0
+    assert read(out / "DUC2004.article") == ["on ## may #### , ## of ###.# fled"]
+    assert read(out / "DUC2004.title") == ["## fled in ####"]
+    assert json.loads((out / "DUC2004.references.json").read_text()) == [["25 fled in 1999", "12 may"]]
+    (inputs,) = read(out / "DUC2004.input")
+    assert score_rouge.with_numbers("## ## ## fled ### in ####", inputs) == "12 25 25 fled ### in 1999"
+    pytest.importorskip("rouge_score")
+    (out / "tests").write_text("DUC2004\n")
+    (tmp_path / "generate-test.txt").write_text("D-0\t-1\t## fled in ####\n")
+    assert score_rouge.main(["--data", str(out), "--run", str(tmp_path)]) == 0
+    assert read(tmp_path / "DUC2004.outputs.txt") == ["12 fled in 1999"]
+
+
 @pytest.mark.parametrize(
     "spoil, says",
     [

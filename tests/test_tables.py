@@ -1,5 +1,6 @@
 """The tables of the recipes after the 2017 paper and of those about words, from results made up here."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -22,21 +23,23 @@ def result(recipe, name, settings, scores, **more):
     return {"recipe": recipe, "name": name, "settings": settings, "scores": scores, **COMMON, "machine": "CPU", **more}
 
 
-def translation(mapping, bleu, rate):
-    training = {"target_tokens_per_second": rate, "curve": [{"token_accuracy": 60.0}, {"token_accuracy": 61.5}]}
-    spread = {"attended": 3.25, "segments": 1.5, "equal_neighbours": 0.5}
-    settings = {"pair": "de-en", "mapping": mapping, "model": "m", "training": "t"}
-    return result("structured-attention", mapping, settings, {"bleu": bleu, "training": training, "spread": spread})
+def translation(mapping, bleu, **settings):
+    spread = {"attended": 3.25, "segments": 1.5, "equal_neighbours": 0.5, "fused": 0.25, "tied": 0.75, "words": 14.0}
+    training = {"curve": [{"token_accuracy": 60.0}, {"token_accuracy": 61.5}]}
+    scores = {"bleu": bleu, "bleu_interval": 0.5, "training": training, "spread": {**spread, "level": 0, "end": 0.1}}
+    settings = {"pair": "de-en", "mapping": mapping, "model": "m", "training": "t", **settings}
+    return result("structured-attention", mapping, settings, scores)
 
 
-def test_translation_times_are_against_softmax():
-    text = tables_2017.section([translation("fusedmax", 35.5, 50.0), translation("softmax", 36.0, 75.0)])
+def test_translation_times_are_those_of_the_same_batches():
+    speed = {"softmax": {"time": 1}, "fusedmax 0.1": {"time": 1.5}}
+    times = result("structured-attention", "s", {"pair": "de-en", "model": "m", "speed": 1}, {"speed": speed})
+    text = tables_2017.section([translation("fusedmax", 35.5, strength=0.1), times, translation("softmax", 36.0)])
     lines = text.splitlines()
-    assert "| softmax | 36.00 | 1.00 | 61.50 | 3.25 | 1.50 | 50.0 | 2 |" in lines
-    assert lines[lines.index("| softmax | 36.00 | 1.00 | 61.50 | 3.25 | 1.50 | 50.0 | 2 |") + 1].startswith(
-        "| fusedmax | 35.50 | 1.50 |"
-    )
+    first = "| softmax | 36.00 ± 0.50 | 1.00 | 61.50 | 3.25 | 14.00 | 1.50 | 25.0 | 75.0 | 0.0 | 10.0 | 2 |"
+    assert lines[lines.index(first) + 1].startswith("| fusedmax 0.1 | 35.50 ± 0.50 | 1.50 |")
     assert "The first row: `bash x.sh`." in text
+    assert "| softmax | 36.00 ± 0.50 |  | 61.50 |" in tables_2017.section([translation("softmax", 36.0)])
 
 
 def test_summarisation_has_a_table_for_each_test_set():
@@ -116,10 +119,27 @@ def test_without_results_there_is_nothing_and_the_page_has_every_part(section):
     assert section([]) == "" and section in collect.SECTIONS
 
 
-def test_spread_of_attention_by_hand():
+def test_spread_of_attention_by_hand(tmp_path):
     steps = [[[0, 0.25], [1, 0.25], [3, 0.5]], [[2, 1.0]]]
-    assert score_attention.spread(steps) == {"attended": 2.0, "segments": 1.5, "equal_neighbours": pytest.approx(1 / 3)}
+    third = pytest.approx(1 / 3)
+    wanted = {"attended": 2.0, "segments": 1.5, "equal_neighbours": third, "fused": 0.25, "tied": third}
+    assert score_attention.spread(steps) == wanted
     assert score_attention.spread([[[5, 0.5], [6, 0.5]]])["equal_neighbours"] == 1
+    apart = score_attention.spread([[[5, 0.4], [7, 0.4], [8, 0.2]]])  # a group of oscarmax need not be a segment
+    assert (apart["fused"], apart["tied"]) == (0, pytest.approx(2 / 3))
+    runs = score_attention.spread([[[0, 0.1], [1, 0.1], [2, 0.2], [3, 0.2], [4, 0.4]]])
+    assert runs["fused"] == pytest.approx(0.6)
+
+
+def test_the_ends_of_source_and_output_are_no_words(tmp_path):
+    """Three pieces and the end; the second step is level on the pieces, the last one writes the end of the output."""
+    rows = [[[0, 0.5], [3, 0.5]], [[0, 0.25], [1, 0.25], [2, 0.25], [3, 0.25]], [[3, 1.0]]]
+    record = {"source_tokens": ["a", "b", "c", "</s>"], "hypotheses": [{"attention": rows}]}
+    path = tmp_path / "certificates.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    found = score_attention.translation_spread(score_attention.best_steps(path))
+    assert (found["attended"], found["words"], found["end"], found["level"]) == (2.0, 3.0, 0.375, 0.5)
+    assert found["fused"] == pytest.approx(0.75 / 2)
 
 
 def test_small_weights_that_differ_stay_apart_in_records():

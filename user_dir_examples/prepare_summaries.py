@@ -8,12 +8,14 @@ The layout of the folder is that of the widely used package of these sets ("sumd
     DUC2003/input.txt, DUC2003/task1_ref0.txt ... task1_ref3.txt        test sets with several references
     DUC2004/input.txt, DUC2004/task1_ref0.txt ... task1_ref3.txt
 
-At least one test set must be there. Text is tokenised and taken as it is, in lower case. Pairs with an empty side are
-left out of training and development; a test set with an empty input is an error.
+At least one test set must be there. Text is tokenised and taken as it is, in lower case; digits become `#`, as the
+training pairs have them (`score_rouge.py` puts the numbers of the input back). Pairs with an empty side are left out of
+training and development; a test set with an empty input is an error.
 """
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Dict, List, Optional
@@ -36,6 +38,10 @@ def read(path: Path) -> List[str]:
     return [" ".join(line.lower().split()) for line in read_lines(path)]
 
 
+def without_digits(line: str) -> str:
+    return re.sub(r"[0-9]", "#", line)
+
+
 def read_side_by_side(paths: List[Path]) -> List[List[str]]:
     columns = [read(path) for path in paths]
     if len({len(column) for column in columns}) != 1:
@@ -46,6 +52,7 @@ def read_side_by_side(paths: List[Path]) -> List[List[str]]:
 
 def training_pairs(folder: Path, part: str, limit: Optional[int]) -> Dict[str, List[str]]:
     columns = read_side_by_side([find(folder / "train", name) for name in TRAINING[part]])
+    columns = [list(map(without_digits, column)) for column in columns]
     kept = [pair for pair in zip(*columns) if all(pair)][:limit]
     print(f"{part}: {len(kept)} pairs, {len(columns[0])} in the files")
     if not kept:
@@ -98,8 +105,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
         if not tests:
             raise ValueError(f"--data {args.data}: wanted input.txt in {', '.join(TESTS)} or one of them, got none")
         for name, (inputs, *references) in tests.items():
-            write(args.out / f"{name}.article", inputs)
-            write(args.out / f"{name}.title", [reference or "." for reference in references[0]])  # fairseq wants one
+            write(args.out / f"{name}.input", inputs)
+            write(args.out / f"{name}.article", list(map(without_digits, inputs)))
+            write(args.out / f"{name}.title", [without_digits(line) or "." for line in references[0]])  # never empty
             (args.out / f"{name}.references.json").write_text(json.dumps(list(zip(*references))), encoding="utf-8")
         write(args.out / "tests", list(tests))
     except (ValueError, OSError) as error:

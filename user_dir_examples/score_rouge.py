@@ -3,7 +3,8 @@
 Recall, precision and F1 in percent, for whole texts and for the first 75 bytes of summaries and references, as the DUC
 evaluations cut them (ROUGE-1.5.5 with `-b 75`; a cut word counts as what is left of it). With several references their
 matches and sizes are added up before dividing (`-f A`, also the definition in Lin 2004); the figures of the reference
-with the highest recall are given too (`-f B`). Words are stemmed, as in those evaluations (`-m`).
+with the highest recall are given too (`-f B`). Words are stemmed, as in those evaluations (`-m`). Where the references
+have digits, words of summaries that stand for numbers (`19##`) become the numbers of the input again.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
+
+from prepare_summaries import without_digits
 
 TYPES = {"rouge1": 1, "rouge2": 2, "rougeL": 1}  # words of a unit
 MEASURES = ("recall", "precision", "f1")
@@ -61,6 +64,19 @@ def score(summaries: Sequence[str], references: Sequence[Sequence[str]]) -> Dict
     return totals
 
 
+def with_numbers(summary: str, text: str) -> str:
+    """`summary` with the numbers of the input: each in turn for a word of its form (`12.5`: `##.#`), the last again."""
+    numbers: Dict[str, List[str]] = {}
+    for word in text.split():
+        if without_digits(word) != word:
+            numbers.setdefault(without_digits(word), []).append(word)
+    words = []
+    for word in summary.split():
+        forms = numbers.get(word, [word])
+        words.append(forms.pop(0) if len(forms) > 1 else forms[0])
+    return " ".join(words)
+
+
 def read_outputs(path: Path, wanted: int) -> List[str]:
     """The best output of each sentence (fairseq's D- lines), in the order of the input."""
     found: Dict[int, str] = {}
@@ -109,6 +125,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
             references = json.loads((args.data / f"{name}.references.json").read_text(encoding="utf-8"))
             subset = f"test{number or ''}"
             outputs = read_outputs(args.run / f"generate-{subset}.txt", len(references))
+            if any(without_digits(text) != text for texts in references for text in texts):
+                inputs = (args.data / f"{name}.input").read_text(encoding="utf-8").split("\n")
+                outputs = [with_numbers(*pair) for pair in zip(outputs, inputs)]
             result[name] = figures(outputs, references)
             print_table(name, result[name])
             text = "".join(output + "\n" for output in outputs)

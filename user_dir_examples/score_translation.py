@@ -28,6 +28,7 @@ NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
 TOKENISERS = {"ja": "ja-mecab", "zh": "zh"}
 # What multi-bleu.perl computes: no tokenisation of its own, no smoothing.
 TOKENISED_BLEU = {"lowercase": False, "tokenize": "none", "smooth_method": "none", "effective_order": False}
+RESAMPLES = 1000  # of the sentences, for the interval
 
 
 class Score(NamedTuple):
@@ -43,23 +44,34 @@ def check_count(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         raise ValueError(f"hypotheses: wanted one for each of {len(references)} references, got {len(hypotheses)}")
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], **options) -> Score:
+def metric(**options):
     try:
         from sacrebleu.metrics import BLEU
     except ImportError:
         raise ValueError("sacrebleu: wanted version 2 or later, got an older one or none") from None
-    check_count(hypotheses, references)
     try:
-        metric = BLEU(force=True, **options)  # `force` silences the warning about text that looks tokenised
+        return BLEU(force=True, **options)  # `force` silences the warning about text that looks tokenised
     except RuntimeError as error:  # a tokeniser that is not installed, as that for Japanese
         raise ValueError(f"sacrebleu: {' '.join(str(error).split())}") from None
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Score(score, str(metric.get_signature()))
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], **options) -> Score:
+    check_count(hypotheses, references)
+    computed = metric(**options)
+    return Score(computed.corpus_score(hypotheses, [references]).score, str(computed.get_signature()))
 
 
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
     """BLEU of detokenised text, with the signature that says how it was computed."""
     return bleu(hypotheses, references, tokenize=TOKENISERS.get(language, "13a"), **SACREBLEU)
+
+
+def bleu_interval(hypotheses: Sequence[str], references: Sequence[str], language: str) -> float:
+    """Half of the 95 % interval of that BLEU over resampled test sets."""
+    computed = metric(tokenize=TOKENISERS.get(language, "13a"), **SACREBLEU)
+    score = computed.corpus_score(hypotheses, [references], n_bootstrap=RESAMPLES)
+    told = json.loads(score.format(width=6, signature=str(computed.get_signature()), is_json=True))
+    return told.get("confidence_var", 0.0)  # not told where BLEU is 0 in all of them
 
 
 def tokenised_score(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -97,11 +109,13 @@ def all_bleu(data: Path, facts: Dict[str, Any], hypotheses: List[str], wants_tok
     if facts["tokenised"]:
         raw = read_lines(data / "text" / f"test.raw.{language}")
         plain, tokens = detokenise(hypotheses, language), (hypotheses, references)
-        scores["bleu"], scores["signature"] = sacrebleu_score(plain, raw, language)
+        text = plain, raw
     else:
-        scores["bleu"], scores["signature"] = sacrebleu_score(hypotheses, references, language)
+        text = hypotheses, references
         tokenizer: Callable[[str], str] = moses(language)[0] if wants_tokenised else str
         tokens = ([tokenizer(line) for line in hypotheses], [tokenizer(line) for line in references])
+    scores["bleu"], scores["signature"] = sacrebleu_score(*text, language)
+    scores["bleu_interval"] = bleu_interval(*text, language)
     if language == "ro":
         stripped = [[remove_diacritics(line) for line in lines] for lines in (hypotheses, references)]
         scores["bleu_without_diacritics"] = sacrebleu_score(*stripped, language).bleu
@@ -212,7 +226,7 @@ def score(data: Path, run: Path, wants_tokenised: bool) -> Dict[str, Any]:
 
 
 def print_scores(scores: Dict[str, Any]) -> None:
-    print(f"sacreBLEU {scores['bleu']:.2f} ({scores['signature']})")
+    print(f"sacreBLEU {scores['bleu']:.2f} ± {scores['bleu_interval']:.2f} ({scores['signature']})")
     if "bleu_without_diacritics" in scores:
         print(f"sacreBLEU without diacritics on both sides {scores['bleu_without_diacritics']:.2f}")
     if "tokenised_bleu" in scores:

@@ -45,8 +45,11 @@ class Trained:
 
 
 def now(sample) -> float:
+    """Seconds; on one thread those of the processor, so that other work on the machine counts less."""
     if sample["target"].is_cuda:
         torch.cuda.synchronize()
+    elif torch.get_num_threads() == 1:
+        return time.process_time()
     return time.perf_counter()
 
 

@@ -35,7 +35,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/settings_2017.sh"
 # --- settings -------------------------------------------------------------------------------------------------------
 
 seed=1
-decoding=(--beam 5 --max-len-a 0 --max-len-b 30 --batch-size 64 --num-workers 0 --scoring word_accuracy)
+# No length normalisation, as in OpenNMT at the time.
+decoding=(--beam 5 --unnormalized --max-len-a 0 --max-len-b 30 --batch-size 64 --num-workers 0 --scoring word_accuracy)
 
 data=${DATA:-} out=${OUT:-} words=30000 limit='' quick='' force='' output_alpha=1
 

@@ -13,9 +13,12 @@ from results import conditions, of_recipe, read, table
 Result = Dict[str, Any]
 TRANSLATION = """### Translation
 
-Multi30k (29,000 captions) in sentencepiece pieces, by `structured_attention.sh`. *Time*: that of training for each
-target token, against softmax in the same table. *Attended*: pieces of the source with attention above zero, a step;
-*segments*: runs of neighbouring ones; *equal*: share of them with the weight of a neighbour. The paper: scores within
+Multi30k (29,000 captions) in sentencepiece pieces, by `structured_attention.sh`. *sacreBLEU* with its 95 % interval by
+bootstrap over sentences; one seed a row, and other seeds differ, too. *Time*: that of training steps, against softmax
+on the same batches in turn. *Attended*: pieces of the source with attention above zero, a step, *of* so many;
+*segments*: runs of neighbouring ones; *fused*: attention on runs of two and more pieces with one weight; *tied*: share
+of the attended whose weight is that of another; *level*: steps at which all pieces have one weight, so that attention
+chooses nothing; *end*: attention on the end of the source, which is left out of all others. The paper: scores within
 about one BLEU of each other, up to 1.75 times the training time of softmax (on a GPU)."""
 SUMMARISATION = """### Summarisation
 
@@ -52,31 +55,38 @@ def order(result: Result) -> Tuple:
     return mapping != "softmax", mapping, result["name"]
 
 
+def label(result: Result) -> str:
+    """Mapping, with the strength of its fusion where that is known."""
+    strength = result["settings"].get("strength")
+    return result["settings"]["mapping"] + (f" {strength:g}" if strength is not None else "")
+
+
 def block(title: str, results: List[Result], header: Sequence[str], row: Callable[[Result], List[str]]) -> str:
-    rows = [[result["settings"]["mapping"], *row(result), f"{result['seconds'] / 60:.0f}"] for result in results]
+    rows = [[label(result), *row(result), f"{result['seconds'] / 60:.0f}"] for result in results]
     parts = [title, table(["attention", *header, "minutes"], rows), conditions(results)]
     return "\n\n".join([*parts, f"The first row: `{results[0]['command']}`."])
 
 
 def translation(found: List[Result]) -> str:
     results = of_recipe(found, "structured-attention")
-    header = ["sacreBLEU", "time", "token accuracy %", "attended", "segments", "equal %"]
+    timed = [result for result in results if result["settings"].get("speed")]
+    header = ["sacreBLEU", "time", "token accuracy %", "attended", "of", "segments"]
+    header += ["fused %", "tied %", "level %", "end %"]
     blocks = []
-    for group in grouped(results, lambda r: (r["settings"]["pair"], r["settings"]["model"], r["settings"]["training"])):
-        rates = {
-            r["settings"]["mapping"]: r["scores"]["training"]["target_tokens_per_second"] for r in group
-        }  # of a mapping with several seeds: the last one
-
-        def row(result: Result, rates=rates) -> List[str]:
-            scores, training = result["scores"], result["scores"]["training"]
-            against = rates.get("softmax")
-            time = f"{against / training['target_tokens_per_second']:.2f}" if against else ""
-            accuracy = max(step["token_accuracy"] for step in training["curve"])
-            spread = scores["spread"]
-            figures = [f"{scores['bleu']:.2f}", time, f"{accuracy:.2f}", f"{spread['attended']:.2f}"]
-            return [*figures, f"{spread['segments']:.2f}", f"{100 * spread['equal_neighbours']:.1f}"]
-
+    trained = [result for result in results if not result["settings"].get("speed")]
+    for group in grouped(trained, lambda r: (r["settings"]["pair"], r["settings"]["model"], r["settings"]["training"])):
         about = group[0]["settings"]
+        key = about["pair"], about["model"]
+        times = [r["scores"]["speed"] for r in timed if (r["settings"]["pair"], r["settings"]["model"]) == key]
+
+        def row(result: Result, times=times) -> List[str]:
+            scores, spread = result["scores"], result["scores"]["spread"]
+            accuracy = max(step["token_accuracy"] for step in scores["training"]["curve"])
+            time = [f"{figures[label(result)]['time']:.2f}" for figures in times if label(result) in figures]
+            figures = [f"{scores['bleu']:.2f} ± {scores['bleu_interval']:.2f}", *(time[:1] or [""]), f"{accuracy:.2f}"]
+            figures += [f"{spread[name]:.2f}" for name in ("attended", "words", "segments")]
+            return figures + [f"{100 * spread[name]:.1f}" for name in ("fused", "tied", "level", "end")]
+
         size = f", {about['size']} model" if about.get("size") else ""
         blocks.append(block(f"#### {about['pair']}{size}", group, header, row))
     return "\n\n".join([TRANSLATION, *blocks]) if blocks else ""

@@ -22,13 +22,13 @@ its tokens), where the paper applied BPE to tokens; the learning rate is looked 
 validation; the best model is that of the best validation loss, where the paper's code (deep-spin/OpenNMT-entmax) took
 the best accuracy; the end of the source is a position that attention can choose. Whether the paper left out training
 pairs of more than 50 tokens, as its toolkit does by default, is not known; here nothing is left out. *sacreBLEU*: on
-detokenised text; *tokenised BLEU*: the metric of the paper. The two are not comparable. *Non-zeros*: pieces with
-probability above zero at each step of the best output, and source positions with attention above zero, on the test set;
-*given the text*: pieces at each step of the validation text, as the paper counts (its table 3: 16.13 of 17,993 for
-1.5-entmax). *Proved*: sentences whose answer is proved best, by listing every possible output (*all listed*) or by
-bounds. *Rows*: decoder rows a sentence. *Tokens/s*: target pieces a second in training; where other work shared the
-machine it says little. *Epochs*: that of the best validation loss, of all; where both are the same number, the limit of
-epochs ended a training that still learnt."""
+detokenised text, where known with its 95 % interval by bootstrap; *tokenised BLEU*: the metric of the paper. The two
+are not comparable. *Non-zeros*: pieces with probability above zero at each step of the best output, and source
+positions with attention above zero, on the test set; *given the text*: pieces at each step of the validation text, as
+the paper counts (its table 3: 16.13 of 17,993 for 1.5-entmax). *Proved*: sentences whose answer is proved best, by
+listing every possible output (*all listed*) or by bounds. *Rows*: decoder rows a sentence. *Tokens/s*: target pieces a
+second in training; where other work shared the machine it says little. *Epochs*: that of the best validation loss, of
+all; where both are the same number, the limit of epochs ended a training that still learnt."""
 SPEED = """Whole training steps of the trained models on the same {batches} batches in turn, so that whatever else the
 machine did slows all alike; *time* is the median over batches, relative to the first row:"""
 SWEEP = "sacreBLEU by alpha, trained for {epochs} epochs (figure 4 of the paper):"
@@ -91,7 +91,8 @@ def score_table(results: List[Result]) -> str:
     rows = []
     for result in results:
         scores, trained = result["scores"], result["scores"]["training"]
-        row = [*names(result), result["seed"], f"{scores['bleu']:.2f}"]
+        interval = f" ± {scores['bleu_interval']:.2f}" if "bleu_interval" in scores else ""
+        row = [*names(result), result["seed"], f"{scores['bleu']:.2f}{interval}"]
         row += [optional(scores, "bleu_without_diacritics")] * plain + [optional(scores, "tokenised_bleu")] * tokenised
         row += [f"{trained['best']['epoch']:.0f} of {trained['epochs']}", f"{trained['target_tokens_per_second']:.0f}"]
         rows.append([*row, f"{result['seconds'] / 60:.0f}"])

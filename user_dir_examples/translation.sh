@@ -203,15 +203,20 @@ compare_speed() {
     say "$name: done before"
     return
   fi
-  local begun=$SECONDS
-  python "$here/speed_translation.py" "$base/$pair/data-bin" --out "$base/$pair/speed.json" "${models[@]}" ||
-    fail "timing failed"
-  python "$here/results.py" "$result" --recipe "$recipe" --name "$name" $force \
+  local command="bash user_dir_examples/$recipe.sh --data DATA --out OUT --pair $pair --speed --seed $seed"
+  time_models "$name" "$command${size:+ -$size}" "${models[@]}"
+}
+
+# time_models NAME COMMAND --model NAME=CHECKPOINT...: training steps side by side, into a result file.
+time_models() {
+  local name=$1 command=$2 begun=$SECONDS
+  shift 2
+  python "$here/speed_translation.py" "$base/$pair/data-bin" --out "$base/$pair/speed.json" "$@" || fail "timing failed"
+  python "$here/results.py" "$base/results/$recipe/$name.json" --recipe "$recipe" --name "$name" $force \
     --scores "$base/$pair/speed.json" --seed "$seed" --seconds $((SECONDS - begun)) \
     --setting pair="$pair" --setting speed=1 --setting size="${size#-}" --setting model="${model[*]}" \
-    --command "bash user_dir_examples/$recipe.sh --data DATA --out OUT --pair $pair --speed --seed \
-$seed${size:+ -$size}"
-  printf '%s\n' "${models[*]}" >"$timed"
+    --command "$command"
+  printf '%s\n' "$*" >"$base/$pair/speed.models"
 }
 
 draw() {

@@ -15,6 +15,7 @@ from recipe_runs import value
 
 sys.path.insert(0, str(recipe_runs.EXAMPLES))
 
+import pair_translation  # noqa: E402
 import plot_translation  # noqa: E402
 import prepare_translation  # noqa: E402
 import raw_text  # noqa: E402
@@ -514,6 +515,35 @@ def test_tables_hold_the_figures_of_the_files():
     assert "| 1.25 | 20.50 |  |" in text and "| 1.5 | 21.25 | 22.00 |" in text
 
 
+def test_differences_to_softmax_stand_beside_the_scores():
+    paired = {"paired": {"1.5/1.5": {"difference": 1.375, "p": 0.002}}, "baseline": "1/1"}
+    found = [result(1, 1, 30.125, bleu_interval=1.5), result(1.5, 1.5, 31.5)]
+    about = {"settings": {"pair": "de-en", "paired": 1}, "scores": paired}
+    text = tables_translation.section([*found, {**result(1, 1, 0), **about}])
+    assert "| attention | output | seed | sacreBLEU | to softmax (p) | epochs |" in text
+    assert "| softmax | softmax | 1 | 30.12 ± 1.50 |  |" in text
+    assert "| 1.5-entmax | 1.5-entmax | 1 | 31.50 | +1.38 (0.002) |" in text
+    assert "+1.38" not in tables_translation.section([*found, {**result(1, 1, 0), **about, "seed": 2}])
+
+
+def test_paired_differences_are_those_of_sacrebleu(prepared, tmp_path, capsys):
+    references = read(prepared / "text" / "test.en")
+    shortened = [line.rsplit(" ", 2)[0] for line in references]
+    for name, lines in (("base", shortened), ("same", shortened), ("right", references)):
+        write(tmp_path / name / "hypotheses.test.txt", lines)
+    options = [f"--system={name}={tmp_path / name}" for name in ("base", "same", "right")]
+    out = tmp_path / "paired.json"
+    assert pair_translation.main(["--data", str(prepared), "--out", str(out), *options]) == 0
+    found = json.loads(out.read_text())
+    assert found["baseline"] == "base" and found["paired"]["same"]["difference"] == 0
+    bleu = score_translation.sacrebleu_score(shortened, references, "en").bleu
+    assert found["paired"]["right"]["difference"] == pytest.approx(100 - bleu)
+    assert found["paired"]["right"]["p"] < 0.05 < found["paired"]["same"]["p"]
+    write(tmp_path / "right" / "hypotheses.test.txt", references[:-1])
+    assert pair_translation.main(["--data", str(prepared), "--out", str(out), *options]) == 1
+    assert "wanted one for each of 5 references, got 4" in capsys.readouterr().err
+
+
 def test_other_trainings_and_sizes_have_tables_of_their_own():
     found = [result(1, 1, 30), result(1.5, 1.5, 31), result(2, 2, 32), result(1, 1, 9)]
     found[0]["settings"]["training"] = "--lr 0.1 --max-epoch 10"
@@ -544,7 +574,8 @@ def test_pictures_are_drawn_from_result_files(tmp_path, capsys):
 
 RECIPES = ("multi30k", "iwslt_de_en", "kftt_ja_en", "wmt16_ro_en")
 # Only what reads the arguments of the recipe runs; data and scores are made up.
-CASES = """*prepare_translation.py*) echo "prepare $*" >>"$CALLS" ;;
+CASES = """*pair_translation.py*) echo "pair $*" >>"$CALLS"; echo '{"paired": {}}' >"$5" ;;
+  *prepare_translation.py*) echo "prepare $*" >>"$CALLS" ;;
   *score_translation.py*) echo "score $*" >>"$CALLS"; [[ $4 != --run ]] || cp "$CALLS.json" "$5/scores.json" ;;"""
 
 
@@ -641,6 +672,26 @@ def test_a_model_that_was_trained_again_does_not_keep_its_old_result(recipe):
     shutil.rmtree(recipe.out / "de-en" / "de-en-attention-1.5-output-1.5-seed-1")
     done, calls = recipe("multi30k", "--alpha", 1.5)
     assert len(calls) == 3 and done.returncode == 1 and "there is a result already; wanted --force" in done.stderr
+
+
+def test_outputs_are_compared_with_those_of_softmax_when_they_are_new(recipe):
+    def outputs(alpha, text):
+        folder = recipe.out / "de-en" / f"de-en-attention-{alpha}-output-{alpha}-seed-1"
+        write(folder / "hypotheses.test.txt", [text])
+        return f"--system {alpha}/{alpha}={folder}"
+
+    def compared():
+        done, calls = recipe("multi30k", "--alpha", 2)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [call[call.index("--system") :] for call in calls if call.startswith("pair")]
+
+    sparse = outputs(2, "a")
+    assert compared() == []  # no softmax
+    softmax = outputs(1, "b")
+    assert compared() == [f"{softmax} {sparse}"] and compared() == []
+    assert (recipe.out / "results" / "multi30k" / "de-en-paired-seed-1.json").is_file()
+    outputs(2, "c")
+    assert compared() == [f"{softmax} {sparse}"]
 
 
 def test_the_data_of_another_folder_needs_another_out(recipe, tmp_path):

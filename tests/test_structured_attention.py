@@ -23,6 +23,7 @@ def captions(folder, sizes=(("train", 60), ("val", 8), ("test_2016_flickr", 8)))
 
 # Data and scores are made up where fairseq does not run.
 CASES = """*prepare_translation.py* | *score_attention.py* | *"fairseq_entmax report"*) ;;
+  *pair_translation.py*) cp "$CALLS.paired" "$5" ;;
   *speed_translation.py*) shift; echo "speed $*" >>"$CALLS"; cp "$CALLS.speed" "$3" ;;
   *score_translation.py*) [[ $4 != --run ]] || cp "$CALLS.json" "$5/scores.json" ;;"""
 
@@ -62,10 +63,13 @@ def small(tmp_path):
     run = recipe_runs.noted(tmp_path, scores, CASES)
     speed = {"softmax": {"time": 1}, "oscarmax 0.01": {"time": 1.25}}
     (tmp_path / "calls.speed").write_text(json.dumps({"speed": speed, "batches": 20}))
+    paired = {"oscarmax 0.01": {"difference": -0.5, "p": 0.25}}
+    (tmp_path / "calls.paired").write_text(json.dumps({"paired": paired, "baseline": "softmax"}))
     for mapping in ("softmax", "oscarmax"):
         folder = run.out / "de-en" / f"de-en-small-{mapping}-seed-1" / "checkpoints"
         folder.mkdir(parents=True)
         (folder / "checkpoint_best.pt").touch()
+        (folder.parent / "hypotheses.test.txt").write_text(mapping)
 
     def run_small(*options):
         return run("structured_attention", "--small", *options)
@@ -87,12 +91,16 @@ def test_the_small_model_is_trained_like_the_large_one_but_by_adam(small):
     assert len(decoded) == 2 and all("--unnormalized" in call for call in decoded)
     folder = small.out / "results" / "structured-attention"
     names = {path.stem for path in folder.iterdir()}
-    assert names == {"de-en-small-softmax-seed-1", "de-en-small-oscarmax-seed-1", "de-en-small-speed"}
+    assert names >= {"de-en-small-softmax-seed-1", "de-en-small-oscarmax-seed-1", "de-en-small-speed"}
+    assert "de-en-small-paired-seed-1" in names
     result = json.loads((folder / "de-en-small-oscarmax-seed-1.json").read_text())
     assert result["settings"]["size"] == "small" and result["settings"]["segmentation"].endswith("--pieces 4000")
     assert result["settings"]["strength"] == 0.01
     assert result["command"].endswith("--out OUT --pair de-en --mappings oscarmax --seed 1 --small")
-    assert "#### de-en, small model" in done.stdout and "| oscarmax 0.01 | 20.00 ± 1.00 | 1.25 |" in done.stdout
+    assert (
+        "#### de-en, small model" in done.stdout
+        and "| oscarmax 0.01 | 20.00 ± 1.00 | -0.50 (0.250) | 1.25 |" in done.stdout
+    )
     done, calls = small("--mappings", "softmax")
     assert done.returncode == 0 and calls == []
     done, calls = small.run("structured_attention", "--mappings", "softmax")
@@ -131,5 +139,7 @@ def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
     assert len(list((tmp_path / "run" / "de-en").rglob("report/*.html"))) == 2
     speed = json.loads((folder / "de-en-quick-speed.json").read_text())["scores"]["speed"]
     assert list(speed) == ["softmax", "fusedmax 0.1"] and speed["softmax"]["time"] == 1
+    paired = json.loads((folder / "de-en-quick-paired-seed-1.json").read_text())["scores"]["paired"]
+    assert list(paired) == ["fusedmax 0.1"] and 0 < paired["fusedmax 0.1"]["p"] <= 1
     second = recipe(*options)
     assert second.returncode == 0 and second.stdout.count("done before") == 13, second.stdout + second.stderr

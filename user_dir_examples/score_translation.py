@@ -15,7 +15,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from evaluate_inflection import mean, read_hypotheses, read_lines, read_records
 from prepare_translation import remove_diacritics
@@ -61,14 +61,18 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], **options) -> Sco
     return Score(computed.corpus_score(hypotheses, [references]).score, str(computed.get_signature()))
 
 
+def sacrebleu_options(language: str) -> Dict[str, Any]:
+    return {"tokenize": TOKENISERS.get(language, "13a"), **SACREBLEU}
+
+
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
     """BLEU of detokenised text, with the signature that says how it was computed."""
-    return bleu(hypotheses, references, tokenize=TOKENISERS.get(language, "13a"), **SACREBLEU)
+    return bleu(hypotheses, references, **sacrebleu_options(language))
 
 
 def bleu_interval(hypotheses: Sequence[str], references: Sequence[str], language: str) -> float:
     """Half of the 95 % interval of that BLEU over resampled test sets."""
-    computed = metric(tokenize=TOKENISERS.get(language, "13a"), **SACREBLEU)
+    computed = metric(**sacrebleu_options(language))
     score = computed.corpus_score(hypotheses, [references], n_bootstrap=RESAMPLES)
     told = json.loads(score.format(width=6, signature=str(computed.get_signature()), is_json=True))
     return told.get("confidence_var", 0.0)  # not told where BLEU is 0 in all of them
@@ -100,18 +104,22 @@ def detokenise(lines: Sequence[str], language: str) -> List[str]:
     return [detokenizer(line) for line in lines]
 
 
+def plain_text(data: Path, facts: Dict[str, Any], hypotheses: List[str]) -> Tuple[List[str], List[str]]:
+    """Outputs and references of the test set as sacreBLEU wants them: detokenised."""
+    language = facts["pair"].split("-")[1]
+    if facts["tokenised"]:
+        return detokenise(hypotheses, language), read_lines(data / "text" / f"test.raw.{language}")
+    return hypotheses, read_lines(data / "text" / f"test.{language}")
+
+
 def all_bleu(data: Path, facts: Dict[str, Any], hypotheses: List[str], wants_tokenised: bool) -> Dict[str, Any]:
     """All scores of the test set; `facts` are those of `data.json`."""
     language = facts["pair"].split("-")[1]
     references = read_lines(data / "text" / f"test.{language}")
     check_count(hypotheses, references)
     scores: Dict[str, Any] = {}
-    if facts["tokenised"]:
-        raw = read_lines(data / "text" / f"test.raw.{language}")
-        plain, tokens = detokenise(hypotheses, language), (hypotheses, references)
-        text = plain, raw
-    else:
-        text = hypotheses, references
+    text, tokens = plain_text(data, facts, hypotheses), (hypotheses, references)
+    if not facts["tokenised"]:
         tokenizer: Callable[[str], str] = moses(language)[0] if wants_tokenised else str
         tokens = ([tokenizer(line) for line in hypotheses], [tokenizer(line) for line in references])
     scores["bleu"], scores["signature"] = sacrebleu_score(*text, language)

@@ -130,22 +130,24 @@ run_mapping() {
   step result record_mapping "$1"
 }
 
-# Training steps of the mappings asked for, softmax first; without it there is nothing to compare with.
-compare_times() {
-  local title fusion out mapping timed=$base/$pair/speed.models models=()
+# Scores and training steps of the mappings asked for, softmax first; without it there is nothing to compare with.
+compare_mappings() {
+  local title fusion out mapping timed=$base/$pair/speed.models models=() systems=()
   for mapping in softmax "${mappings[@]}"; do
     choose "$mapping"
     [[ ($mapping != softmax || ${#models[@]} == 0) && -e $out/checkpoints/checkpoint_best.pt ]] || continue
     models+=(--model "$mapping${fusion:+ $fusion}=$out/checkpoints/checkpoint_best.pt")
+    systems+=(--system "$mapping${fusion:+ $fusion}=$out")
   done
   [[ ${models[1]-} == softmax=* ]] && ((${#models[@]} > 2)) || return 0
+  local command="bash user_dir_examples/structured_attention.sh --data DATA --out OUT --pair $pair"
+  command+=" --mappings ${mappings[*]} --seed $seed${strength:+ --strength $strength}${size:+ -$size}"
+  pair_scores "$pair$size-paired-seed-$seed" "$command" "${systems[@]}"
   if [[ -e $timed && $(<"$timed") == "${models[*]}" ]]; then
     say "times: done before"
     return
   fi
   say "times ..."
-  local command="bash user_dir_examples/structured_attention.sh --data DATA --out OUT --pair $pair"
-  command+=" --mappings ${mappings[*]} --seed $seed${strength:+ --strength $strength}${size:+ -$size}"
   force=--force time_models "$pair$size-speed" "$command" "${models[@]}"
 }
 
@@ -155,7 +157,7 @@ main() {
   make_data
   local mapping
   for mapping in "${mappings[@]}"; do run_mapping "$mapping"; done
-  compare_times
+  compare_mappings
   python "$here/tables_2017.py" --results "$base/results"
   say "finished; everything is in $base"
 }

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from results import conditions, of_recipe, read, table
+from tables_translation import pairings
 
 Result = Dict[str, Any]
 TRANSLATION = """### Translation
 
 Multi30k (29,000 captions) in sentencepiece pieces, by `structured_attention.sh`. *sacreBLEU* with its 95 % interval by
-bootstrap over sentences; one seed a row, and other seeds differ, too. *Time*: that of training steps, against softmax
-on the same batches in turn. *Attended*: pieces of the source with attention above zero, a step, *of* so many;
-*segments*: runs of neighbouring ones; *fused*: attention on runs of two and more pieces with one weight; *tied*: share
-of the attended whose weight is that of another; *level*: steps at which all pieces have one weight, so that attention
-chooses nothing; *end*: attention on the end of the source, which is left out of all others. The paper: scores within
-about one BLEU of each other, up to 1.75 times the training time of softmax (on a GPU)."""
+bootstrap over sentences, and its difference to softmax with the probability that chance on these sentences makes one as
+large (paired bootstrap; other seeds differ, too). *Time*: that of training steps, against softmax on the same batches
+in turn. *Attended*: pieces of the source with attention above zero, a step, *of* so many; *segments*: runs of
+neighbouring ones; *fused*: attention on runs of two and more pieces with one weight; *tied*: share of the attended
+whose weight is that of another; *level*: steps at which all pieces have one weight, so that attention chooses nothing;
+*end*: attention on the end of the source, which is left out of all others. The paper: scores within about one BLEU of
+each other, up to 1.75 times the training time of softmax (on a GPU)."""
 SUMMARISATION = """### Summarisation
 
 Gigaword sentences and headlines, by `summarisation.sh`. ROUGE by the package rouge-score, over all references as
@@ -69,21 +71,24 @@ def block(title: str, results: List[Result], header: Sequence[str], row: Callabl
 
 def translation(found: List[Result]) -> str:
     results = of_recipe(found, "structured-attention")
-    timed = [result for result in results if result["settings"].get("speed")]
-    header = ["sacreBLEU", "time", "token accuracy %", "attended", "of", "segments"]
+    compared = [result for result in results if {"speed", "paired"} & set(result["settings"])]
+    header = ["sacreBLEU", "to softmax (p)", "time", "token accuracy %", "attended", "of", "segments"]
     header += ["fused %", "tied %", "level %", "end %"]
     blocks = []
-    trained = [result for result in results if not result["settings"].get("speed")]
+    trained = [result for result in results if result not in compared]
     for group in grouped(trained, lambda r: (r["settings"]["pair"], r["settings"]["model"], r["settings"]["training"])):
         about = group[0]["settings"]
         key = about["pair"], about["model"]
-        times = [r["scores"]["speed"] for r in timed if (r["settings"]["pair"], r["settings"]["model"]) == key]
+        alike = [r for r in compared if (r["settings"]["pair"], r["settings"]["model"]) == key]
+        times = [r["scores"]["speed"] for r in alike if r["settings"].get("speed")]
+        paired = pairings(alike)
 
-        def row(result: Result, times=times) -> List[str]:
+        def row(result: Result, times=times, paired=paired) -> List[str]:
             scores, spread = result["scores"], result["scores"]["spread"]
             accuracy = max(step["token_accuracy"] for step in scores["training"]["curve"])
             time = [f"{figures[label(result)]['time']:.2f}" for figures in times if label(result) in figures]
-            figures = [f"{scores['bleu']:.2f} ± {scores['bleu_interval']:.2f}", *(time[:1] or [""]), f"{accuracy:.2f}"]
+            figures = [f"{scores['bleu']:.2f} ± {scores['bleu_interval']:.2f}"]
+            figures += [paired.get((str(result["seed"]), label(result)), ""), *(time[:1] or [""]), f"{accuracy:.2f}"]
             figures += [f"{spread[name]:.2f}" for name in ("attended", "words", "segments")]
             return figures + [f"{100 * spread[name]:.1f}" for name in ("fused", "tied", "level", "end")]
 

@@ -22,13 +22,15 @@ its tokens), where the paper applied BPE to tokens; the learning rate is looked 
 validation; the best model is that of the best validation loss, where the paper's code (deep-spin/OpenNMT-entmax) took
 the best accuracy; the end of the source is a position that attention can choose. Whether the paper left out training
 pairs of more than 50 tokens, as its toolkit does by default, is not known; here nothing is left out. *sacreBLEU*: on
-detokenised text, where known with its 95 % interval by bootstrap; *tokenised BLEU*: the metric of the paper. The two
-are not comparable. *Non-zeros*: pieces with probability above zero at each step of the best output, and source
-positions with attention above zero, on the test set; *given the text*: pieces at each step of the validation text, as
-the paper counts (its table 3: 16.13 of 17,993 for 1.5-entmax). *Proved*: sentences whose answer is proved best, by
-listing every possible output (*all listed*) or by bounds. *Rows*: decoder rows a sentence. *Tokens/s*: target pieces a
-second in training; where other work shared the machine it says little. *Epochs*: that of the best validation loss, of
-all; where both are the same number, the limit of epochs ended a training that still learnt."""
+detokenised text, where known with its 95 % interval by bootstrap, and its difference to softmax with the probability
+that chance on these sentences makes one as large (paired bootstrap; other seeds differ, too); *tokenised BLEU*: the
+metric of the paper. The two are not comparable. *Non-zeros*: pieces with probability above zero at each step of the
+best output, and source positions with attention above zero, on the test set; *given the text*: pieces at each step of
+the validation text, as the paper counts (its table 3: 16.13 of 17,993 for 1.5-entmax). *Proved*: sentences whose answer
+is proved best, by listing every possible output (*all listed*) or by bounds. *Rows*: decoder rows a sentence.
+*Tokens/s*: target pieces a second in training; where other work shared the machine it says little. *Epochs*: that of
+the best validation loss, of all; where both are the same number, the limit of epochs ended a training that still
+learnt."""
 SPEED = """Whole training steps of the trained models on the same {batches} batches in turn, so that whatever else the
 machine did slows all alike; *time* is the median over batches, relative to the first row:"""
 SWEEP = "sacreBLEU by alpha, trained for {epochs} epochs (figure 4 of the paper):"
@@ -57,7 +59,7 @@ def pair_parts(recipe: str, title: str, pair: str, results: List[Result]) -> Lis
     trainings = sorted({result["settings"]["training"] for result in models})
     for training in trainings:
         alike = [result for result in models if result["settings"]["training"] == training]
-        parts += apart(training, trainings) + [score_table(alike), sparsity_table(alike)]
+        parts += apart(training, trainings) + [score_table(alike, pairings(results)), sparsity_table(alike)]
     if models:
         signatures = sorted({result["scores"]["signature"] for result in models})
         parts.append(f"sacreBLEU: {', '.join(f'`{signature}`' for signature in signatures)}.")
@@ -82,17 +84,29 @@ def names(result: Result) -> List[str]:
     return [MAPPINGS.get(alpha, f"{alpha:g}-entmax") for alpha in alphas]
 
 
-def score_table(results: List[Result]) -> str:
+def pairings(results: List[Result]) -> Dict[Tuple[str, str], str]:
+    """By seed and name of a system: the difference of its BLEU to the baseline's, with the p-value."""
+    return {
+        (str(result["seed"]), name): f"{figures['difference']:+.2f} ({figures['p']:.3f})"
+        for result in results
+        if result["settings"].get("paired")
+        for name, figures in result["scores"]["paired"].items()
+    }
+
+
+def score_table(results: List[Result], paired: Dict[Tuple[str, str], str]) -> str:
     plain = any("bleu_without_diacritics" in result["scores"] for result in results)
     tokenised = any("tokenised_bleu" in result["scores"] for result in results)
-    header = ["attention", "output", "seed", "sacreBLEU"]
+    header = ["attention", "output", "seed", "sacreBLEU"] + ["to softmax (p)"] * bool(paired)
     header += ["without diacritics"] * plain + ["tokenised BLEU"] * tokenised
     header += ["epochs", "tokens/s", "minutes"]
     rows = []
     for result in results:
         scores, trained = result["scores"], result["scores"]["training"]
         interval = f" ± {scores['bleu_interval']:.2f}" if "bleu_interval" in scores else ""
+        alphas = "{attention_alpha:g}/{output_alpha:g}".format(**result["settings"])
         row = [*names(result), result["seed"], f"{scores['bleu']:.2f}{interval}"]
+        row += [paired.get((str(result["seed"]), alphas), "")] * bool(paired)
         row += [optional(scores, "bleu_without_diacritics")] * plain + [optional(scores, "tokenised_bleu")] * tokenised
         row += [f"{trained['best']['epoch']:.0f} of {trained['epochs']}", f"{trained['target_tokens_per_second']:.0f}"]
         rows.append([*row, f"{result['seconds'] / 60:.0f}"])

@@ -219,6 +219,33 @@ time_models() {
   printf '%s\n' "$*" >"$base/$pair/speed.models"
 }
 
+# Differences in BLEU to softmax, where it is among the models of this seed that are not of the sweep.
+compare_scores() {
+  local softmax=$base/$pair/$pair-attention-1-output-1-seed-$seed folder systems=()
+  for folder in "$softmax" "$base/$pair/$pair"-attention-*-seed-"$seed"; do
+    [[ -s $folder/hypotheses.test.txt && ($folder != "$softmax" || ${#systems[@]} == 0) ]] || continue
+    systems+=(--system "$(sed -E 's/.*attention-([0-9.]+)-output-([0-9.]+)-.*/\1\/\2/' <<<"$folder")=$folder")
+  done
+  [[ ${systems[1]-} == 1/1=* ]] && ((${#systems[@]} > 2)) || return 0
+  local command="bash user_dir_examples/$recipe.sh --data DATA --out OUT --pair $pair --seed $seed"
+  pair_scores "$pair-paired-seed-$seed" "$command${size:+ -$size}" "${systems[@]}"
+}
+
+# pair_scores NAME COMMAND --system NAME=RUN...: made anew where an output has changed.
+pair_scores() {
+  local name=$1 command=$2 begun=$SECONDS noted=$base/$pair/.$1.outputs outputs system
+  shift 2
+  outputs=$(for system in "$@"; do [[ $system == --system ]] || cksum "${system#*=}/hypotheses.test.txt"; done)
+  [[ ! -e $noted || $(<"$noted") != "$outputs" ]] || return 0
+  python "$here/pair_translation.py" --data "$base/$pair" --out "$base/$pair/paired.json" "$@" ||
+    fail "comparing the scores failed"
+  python "$here/results.py" "$base/results/$recipe/$name.json" --recipe "$recipe" --name "$name" --force \
+    --scores "$base/$pair/paired.json" --seed "$seed" --seconds $((SECONDS - begun)) \
+    --setting pair="$pair" --setting paired=1 --setting size="${size#-}" --setting model="${model[*]}" \
+    --command "$command"
+  printf '%s\n' "$outputs" >"$noted"
+}
+
 draw() {
   if python -c 'import matplotlib' 2>/dev/null; then
     python "$here/plot_translation.py" --results "$base/results" --recipe "$recipe" --pair "$pair" --out "$base"
@@ -246,8 +273,10 @@ main() {
     sweep
   elif [[ -n $alpha$attention_alpha$output_alpha ]]; then
     run_model "${attention_alpha:-${alpha:-1.5}}" "${output_alpha:-${alpha:-1.5}}"
+    compare_scores
   else
     for alpha in 1.5 1 2; do run_model "$alpha" "$alpha"; done
+    compare_scores
     draw
   fi
   say "finished; everything is in $base"

@@ -130,25 +130,26 @@ run_mapping() {
   step result record_mapping "$1"
 }
 
-# Scores and training steps of the mappings asked for, softmax first; without it there is nothing to compare with.
+# Scores and training steps of all mappings trained so far, softmax first; without it there is nothing to compare with.
 compare_mappings() {
-  local title fusion out mapping timed=$base/$pair/speed.models models=() systems=()
-  for mapping in softmax "${mappings[@]}"; do
+  local title fusion out mapping timed=$base/$pair/speed.models models=() systems=() found=()
+  for mapping in "${attention_mappings[@]}"; do
     choose "$mapping"
-    [[ ($mapping != softmax || ${#models[@]} == 0) && -e $out/checkpoints/checkpoint_best.pt ]] || continue
+    [[ -e $out/checkpoints/checkpoint_best.pt && -s $out/hypotheses.test.txt ]] || continue
+    found+=("$mapping")
     models+=(--model "$mapping${fusion:+ $fusion}=$out/checkpoints/checkpoint_best.pt")
     systems+=(--system "$mapping${fusion:+ $fusion}=$out")
   done
   [[ ${models[1]-} == softmax=* ]] && ((${#models[@]} > 2)) || return 0
   local command="bash user_dir_examples/structured_attention.sh --data DATA --out OUT --pair $pair"
-  command+=" --mappings ${mappings[*]} --seed $seed${strength:+ --strength $strength}${size:+ -$size}"
-  pair_scores "$pair$size-paired-seed-$seed" "$command" "${systems[@]}"
+  command+=" --mappings ${found[*]} --seed $seed${strength:+ --strength $strength}${size:+ -$size}"
+  pair_scores "$pair$size${strength:+-strength-$strength}-paired-seed-$seed" "$command" "${systems[@]}"
   if [[ -e $timed && $(<"$timed") == "${models[*]}" ]]; then
     say "times: done before"
     return
   fi
   say "times ..."
-  force=--force time_models "$pair$size-speed" "$command" "${models[@]}"
+  force=--force time_models "$pair$size${strength:+-strength-$strength}-speed" "$command" "${models[@]}"
 }
 
 main() {

@@ -32,11 +32,22 @@ def _cross_entropy(logits, target, kept, smoothing):
     if smoothing.share:
         loss = smoothing.gold * nll - smoothing.share * torch.where(smoothing.mask, log_probs, 0).sum(-1)
     with torch.no_grad():
-        support = (log_probs > -math.inf).sum(-1)
+        support = _possible(log_probs)
         target_prob = nll.neg().exp().float()
         correct = logits.argmax(-1) == target[:, 0]
     fields = loss, support, target_prob, correct
     return fields if kept is None else [torch.where(kept, field, 0).to(field.dtype) for field in fields]
+
+
+def _possible(log_probs):
+    """Number of classes in each row whose probability is above zero, int64 `(rows,)`.
+
+    On a CPU, torch counts booleans slowly (it makes integers of all of them first): where no class is impossible, which
+    the smallest value tells, it need not.
+    """
+    if log_probs.device.type == "cpu" and log_probs.numel() and log_probs.amin() > -math.inf:
+        return torch.full((len(log_probs),), log_probs.shape[-1])
+    return (log_probs > -math.inf).sum(-1)
 
 
 def find_kept(logits, target, ignore_index):

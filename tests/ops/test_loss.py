@@ -339,3 +339,23 @@ def test_figures_of_a_token(alpha, size):
     # All classes are tied in row 3: only the first of them counts as the answer.
     assert figures.correct.tolist() == [False] + (logits[1:].argmax(-1) == target[1:]).tolist()
     assert token_entmax_loss(logits[3], torch.tensor(0), alpha).correct
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_softmax_counts_the_classes_that_are_possible(size):
+    logits, target = batch(size, 4)
+    every = token_entmax_loss(logits, target, 1).support
+    assert every.tolist() == [size] * 6 and every.dtype == torch.int64
+    logits[0, :3], logits[2, 5] = -INF, -INF
+    target[0], target[2] = 4, 6
+    assert token_entmax_loss(logits, target, 1).support.tolist() == [size - 3, size, size - 1, size, size, size]
+    assert token_entmax_loss(logits[:0], target[:0], 1).support.tolist() == []
+
+
+def test_softmax_looks_at_its_classes_without_counting_them(monkeypatch):
+    """On a CPU, to sum booleans costs more than the loss itself."""
+    added = []
+    plain = torch.Tensor.sum
+    monkeypatch.setattr(torch.Tensor, "sum", lambda self, *a, **k: added.append(self.dtype) or plain(self, *a, **k))
+    token_entmax_loss(*batch(1100, 4), 1)
+    assert torch.bool not in added

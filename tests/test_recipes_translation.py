@@ -708,14 +708,14 @@ def test_times_of_other_models_are_not_taken_for_these(recipe):
         assert recipe("multi30k", "--alpha", alpha)[0].returncode == 0
         path = recipe.out / "de-en" / f"de-en-attention-{alpha}-output-{alpha}-seed-1" / "checkpoints"
         checkpoints.append(path / "checkpoint_best.pt")
-    result_file = recipe.out / "results" / "multi30k" / "de-en-speed.json"
+    result_file = recipe.out / "results" / "multi30k" / "de-en-speed-seed-1.json"
     for path in checkpoints[:2]:
         path.touch()
     result_file.write_text("{}")
     models = " ".join(f"--model {name}={path}" for name, path in zip(("1/1", "1.5/1.5"), checkpoints))
-    (recipe.out / "de-en" / "speed.models").write_text(models + "\n")
+    (recipe.out / "de-en" / ".de-en-speed-seed-1.models").write_text(models + "\n")
     done, _ = recipe("multi30k", "--speed")
-    assert done.returncode == 0 and "de-en-speed: done before" in done.stdout
+    assert done.returncode == 0 and "de-en-speed-seed-1: done before" in done.stdout
     checkpoints[2].touch()
     done, _ = recipe("multi30k", "--speed")
     assert recipe_runs.refuses(f"{result_file}: of other models; --force replaces it", done)
@@ -768,5 +768,5 @@ def test_the_recipe_with_fairseq_itself(multi30k, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     done = recipe("--speed")
     assert done.returncode == 0 and "target tokens a second, 1.00 x the time" in done.stdout, done.stdout + done.stderr
-    speed = {item["name"]: item for item in results.read(out / "results")}["de-en-speed"]["scores"]["speed"]
+    speed = {item["name"]: item for item in results.read(out / "results")}["de-en-speed-seed-1"]["scores"]["speed"]
     assert list(speed) == ["1/1", "1.5/1.5"] and speed["1/1"]["time"] == 1 and speed["1.5/1.5"]["time"] > 0

@@ -91,7 +91,7 @@ def test_the_small_model_is_trained_like_the_large_one_but_by_adam(small):
     assert len(decoded) == 2 and all("--unnormalized" in call for call in decoded)
     folder = small.out / "results" / "structured-attention"
     names = {path.stem for path in folder.iterdir()}
-    assert names >= {"de-en-small-softmax-seed-1", "de-en-small-oscarmax-seed-1", "de-en-small-speed"}
+    assert names >= {"de-en-small-softmax-seed-1", "de-en-small-oscarmax-seed-1", "de-en-small-speed-seed-1"}
     assert "de-en-small-paired-seed-1" in names
     result = json.loads((folder / "de-en-small-oscarmax-seed-1.json").read_text())
     assert result["settings"]["size"] == "small" and result["settings"]["segmentation"].endswith("--pieces 4000")
@@ -126,6 +126,19 @@ def test_another_strength_is_another_model(small):
     assert result["settings"]["strength"] == 0.02 and "--strength 0.02" in result["command"]
 
 
+def test_times_of_two_strengths_are_kept_side_by_side(small):
+    folder = small.out / "de-en" / "de-en-small-oscarmax-strength-0.02-seed-1"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "checkpoint_best.pt").touch()
+    (folder / "hypotheses.test.txt").write_text("oscarmax 0.02")
+    for options, timed in (([], 1), (["--strength", "0.02"], 1), ([], 0), (["--strength", "0.02"], 0)):
+        done, calls = small("--mappings", "softmax", "oscarmax", *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert sum(call.startswith("speed") for call in calls) == timed
+    names = {path.stem for path in (small.out / "results" / "structured-attention").iterdir()}
+    assert names >= {"de-en-small-speed-seed-1", "de-en-small-strength-0.02-speed-seed-1"}
+
+
 @pytest.mark.usefixtures("warm_recipes")
 def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
     options = ["--quick", "--unchecked", "--data", str(captions(tmp_path / "data")), "--out", str(tmp_path / "run")]
@@ -138,7 +151,7 @@ def test_the_recipe_runs_through_and_a_second_run_reuses_everything(tmp_path):
     assert result["scores"]["sentences"] == 8 and result["scores"]["spread"]["attended"] >= 1
     assert result["settings"]["mapping"] == "fusedmax" and str(tmp_path) not in json.dumps(result)
     assert len(list((tmp_path / "run" / "de-en").rglob("report/*.html"))) == 2
-    speed = json.loads((folder / "de-en-quick-speed.json").read_text())["scores"]["speed"]
+    speed = json.loads((folder / "de-en-quick-speed-seed-1.json").read_text())["scores"]["speed"]
     assert list(speed) == ["softmax", "fusedmax 0.1"] and speed["softmax"]["time"] == 1
     paired = json.loads((folder / "de-en-quick-paired-seed-1.json").read_text())["scores"]["paired"]
     assert list(paired) == ["fusedmax 0.1"] and 0 < paired["fusedmax 0.1"]["p"] <= 1

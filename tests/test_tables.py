@@ -40,6 +40,8 @@ def test_translation_times_are_those_of_the_same_batches():
     assert lines[lines.index(first) + 1].startswith("| fusedmax 0.1 | 35.50 ± 0.50 |  | 1.50 |")
     assert "The first row: `bash x.sh`." in text
     assert "| softmax | 36.00 ± 0.50 |  |  | 61.50 |" in tables_2017.section([translation("softmax", 36.0)])
+    other = tables_2017.section([times, {**translation("softmax", 36.0), "seed": 2}])
+    assert "| softmax | 36.00 ± 0.50 |  |  | 61.50 |" in other, "the models of another seed were timed"
 
 
 def test_summarisation_has_a_table_for_each_test_set():

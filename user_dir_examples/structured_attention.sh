@@ -132,7 +132,9 @@ run_mapping() {
 
 # Scores and training steps of all mappings trained so far, softmax first; without it there is nothing to compare with.
 compare_mappings() {
-  local title fusion out mapping timed=$base/$pair/speed.models models=() systems=() found=()
+  local title fusion out mapping models=() systems=() found=()
+  local kind=$pair$size${strength:+-strength-$strength}
+  local timed=$base/$pair/.$kind-speed-seed-$seed.models
   for mapping in "${attention_mappings[@]}"; do
     choose "$mapping"
     [[ -e $out/checkpoints/checkpoint_best.pt && -s $out/hypotheses.test.txt ]] || continue
@@ -143,13 +145,13 @@ compare_mappings() {
   [[ ${models[1]-} == softmax=* ]] && ((${#models[@]} > 2)) || return 0
   local command="bash user_dir_examples/structured_attention.sh --data DATA --out OUT --pair $pair"
   command+=" --mappings ${found[*]} --seed $seed${strength:+ --strength $strength}${size:+ -$size}"
-  pair_scores "$pair$size${strength:+-strength-$strength}-paired-seed-$seed" "$command" "${systems[@]}"
+  pair_scores "$kind-paired-seed-$seed" "$command" "${systems[@]}"
   if [[ -e $timed && $(<"$timed") == "${models[*]}" ]]; then
     say "times: done before"
     return
   fi
   say "times ..."
-  force=--force time_models "$pair$size${strength:+-strength-$strength}-speed" "$command" "${models[@]}"
+  force=--force time_models "$kind-speed-seed-$seed" "$command" "${models[@]}"
 }
 
 main() {

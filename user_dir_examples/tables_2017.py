@@ -80,15 +80,20 @@ def translation(found: List[Result]) -> str:
         about = group[0]["settings"]
         key = about["pair"], about["model"]
         alike = [r for r in compared if (r["settings"]["pair"], r["settings"]["model"]) == key]
-        times = [r["scores"]["speed"] for r in alike if r["settings"].get("speed")]
+        times = {
+            (str(r["seed"]), name): f"{figures['time']:.2f}"
+            for r in alike
+            if r["settings"].get("speed")
+            for name, figures in r["scores"]["speed"].items()
+        }
         paired = pairings(alike)
 
         def row(result: Result, times=times, paired=paired) -> List[str]:
             scores, spread = result["scores"], result["scores"]["spread"]
             accuracy = max(step["token_accuracy"] for step in scores["training"]["curve"])
-            time = [f"{figures[label(result)]['time']:.2f}" for figures in times if label(result) in figures]
+            model = str(result["seed"]), label(result)
             figures = [f"{scores['bleu']:.2f} ± {scores['bleu_interval']:.2f}"]
-            figures += [paired.get((str(result["seed"]), label(result)), ""), *(time[:1] or [""]), f"{accuracy:.2f}"]
+            figures += [paired.get(model, ""), times.get(model, ""), f"{accuracy:.2f}"]
             figures += [f"{spread[name]:.2f}" for name in ("attended", "words", "segments")]
             return figures + [f"{100 * spread[name]:.1f}" for name in ("fused", "tied", "level", "end")]
 

@@ -187,8 +187,8 @@ sweep() {
 
 # Relative to softmax, or to the smallest alphas there are; names are attention alpha/output alpha.
 compare_speed() {
-  local name=$pair-speed folder line models=() found=()
-  local result=$base/results/$recipe/$name.json timed=$base/$pair/speed.models
+  local name=$pair-speed-seed-$seed folder line models=() found=()
+  local result=$base/results/$recipe/$name.json timed=$base/$pair/.$name.models
   for folder in "$base/$pair"/*"$pair"-attention-*-seed-"$seed"; do
     [[ -e $folder/checkpoints/checkpoint_best.pt ]] || continue
     found+=("$(sed -E 's/.*attention-([0-9.]+)-output-([0-9.]+)-.*/\1\/\2/' <<<"$folder")=$folder")
@@ -216,7 +216,7 @@ time_models() {
     --scores "$base/$pair/speed.json" --seed "$seed" --seconds $((SECONDS - begun)) \
     --setting pair="$pair" --setting speed=1 --setting size="${size#-}" --setting model="${model[*]}" \
     --command "$command"
-  printf '%s\n' "$*" >"$base/$pair/speed.models"
+  printf '%s\n' "$*" >"$base/$pair/.$name.models"
 }
 
 # Differences in BLEU to softmax, where it is among the models of this seed that are not of the sweep.

@@ -39,7 +39,8 @@ setup(
     python_requires=">=3.9,<3.13",
     install_requires=[
         "torch>=1.12",
-        "numpy",
+        "numpy; python_version>='3.11'",
+        "numpy<1.24; python_version<'3.11'",  # fairseq 0.12.2 uses names that later ones do not have
         # The released fairseq does not import on Python 3.11 and later; ve-fairseq is the same package repaired.
         "ve-fairseq==0.12.3; python_version>='3.11'",
         "hydra-core>=1.3.2,<1.4; python_version>='3.11'",  # ve-fairseq sets no upper bound, and 1.4 breaks it

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import List, Optional, Sequence
 
 
@@ -51,7 +50,9 @@ def suggest(model: str, data: str) -> int:
         raise _one_line("suggest", ValueError(f"DATA: {wanted}, got {data}"))
     try:
         return interactive_suggest(model, data)
-    except (ValueError, OSError, EOFError, RuntimeError, UnpicklingError) as error:
+    except KeyboardInterrupt:
+        return 0
+    except Exception as error:  # fairseq and pickle raise whatever they like at files that are none of theirs
         why = " ".join(str(error).split())[:300] or type(error).__name__
         raise _one_line("suggest", ValueError(f"MODEL {model} cannot be used with DATA {data}: {why}")) from None
 

@@ -12,10 +12,11 @@ from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
+from . import plateau
 from .entailment_data import PREMISE, load_pairs
 from .ops import entmax
 from .records import above_zero
-from .resume import DICTIONARIES_KEY, check_dictionaries, check_start, fingerprint
+from .resume import DICTIONARIES_KEY, check_dictionaries, check_start, fingerprint, patience_state
 
 _COUNTS = ("_pairs", "_right", "_attended")
 
@@ -92,6 +93,9 @@ class EntailmentTask(FairseqTask):
         check_dictionaries(state_dict, fingerprint(self.dictionary), "the checkpoint")
         super().load_state_dict(state_dict)
 
+    def state_dict(self) -> Dict[str, Any]:
+        return {**super().state_dict(), **patience_state()}
+
     def build_model(self, cfg, from_checkpoint=False):
         self.loads_checkpoint = from_checkpoint
         if not from_checkpoint:
@@ -105,6 +109,9 @@ class EntailmentTask(FairseqTask):
         return super().build_criterion(cfg, *args, **kwargs)
 
     # ------------------------------------------------------------------ validation
+
+    def post_validate(self, model, stats, agg):
+        plateau.remember(stats)
 
     def valid_step(self, sample, model, criterion):
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)

@@ -1,13 +1,16 @@
 """Checkpoints from Python: a trained model, of any architecture, ready to translate."""
 
-from typing import Optional
+from typing import Any, Dict, List, Optional, Sequence, Union
 
-from fairseq import checkpoint_utils, tasks
+import torch
+from fairseq import checkpoint_utils, tasks, utils
+from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.hub_utils import GeneratorHubInterface
 from omegaconf import open_dict
 
 from .generation_checks import refuse_unknown
+from .reference_scorer import ReferenceScorer
 
 TASK = "translation_entmax"
 # Options of generation that belong to the task.
@@ -15,18 +18,71 @@ OF_TASK = ("exact_search", "exact_budget", "enumerate_mass")
 
 
 class Translator(GeneratorHubInterface):
-    """fairseq's interface, which takes our options of generation too and refuses names that are none."""
+    """fairseq's interface, which takes our options of generation too and refuses names that are none.
 
-    def generate(self, tokenized_sentences, *args, **options):
+    Where no `beam` is given, it is that of `load`.
+    """
+
+    def translate(self, sentences: Union[str, List[str]], beam: Optional[int] = None, verbose: bool = False, **options):
+        """The best output of a sentence, or of each in a list, as text; `options` as for `generate`."""
+        return super().translate(sentences, self._beam(beam), verbose, **options)
+
+    def generate(self, tokenized_sentences, beam: Optional[int] = None, *args, **options):
         """fairseq's `generate`; with `exact_search`, `exact_budget`, `enumerate_mass`, and any of `cfg.generation`."""
+        if torch.is_tensor(tokenized_sentences) and tokenized_sentences.dim() == 1:
+            # fairseq would forget some of its own arguments here.
+            return self.generate(tokenized_sentences.unsqueeze(0), beam, *args, **options)[0]
         own = {name: options.pop(name) for name in OF_TASK if name in options}
         refuse_unknown("generate", set(options) - ARGUMENTS, self.cfg.generation)
         before = {name: getattr(self.task.cfg, name) for name in own}
         try:
             _set(self.task.cfg, own)
-            return super().generate(tokenized_sentences, *args, **options)
+            return super().generate(tokenized_sentences, self._beam(beam), *args, **options)
         finally:
             _set(self.task.cfg, before)
+
+    def _beam(self, beam: Optional[int]) -> int:
+        return self.cfg.generation.beam if beam is None else beam
+
+    def score(self, sources: Union[str, Sequence[str]], targets: Union[str, Sequence[str]]) -> Union[Dict, List[Dict]]:
+        """Scores given outputs.
+
+        Args:
+            sources: a sentence, or several
+            targets: an output for each
+
+        Returns:
+            for each what `--score-reference` computes: `logprob` (in nats; -inf where the model gives it probability
+            zero), `positional_scores` `(tgt_len,)` and `tokens`. A symbol that the dictionary lacks counts as unknown.
+        """
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.score([sources], [targets])[0]
+        if isinstance(sources, str) or isinstance(targets, str) or len(sources) != len(targets):
+            raise ValueError(f"score: wanted a target for each source, got {_many(targets)} for {_many(sources)}")
+        pairs = [[self.encode(text) for text in sources], [self._encode_target(text) for text in targets]]
+        sides = [(side, torch.tensor([len(tokens) for tokens in side])) for side in pairs]
+        dataset = LanguagePairDataset(*sides[0], self.src_dict, *sides[1], self.tgt_dict)
+        scorer = ReferenceScorer(self.tgt_dict)
+        batches = self.task.get_batch_iterator(
+            dataset,
+            max_tokens=self.cfg.dataset.max_tokens,
+            max_sentences=self.cfg.dataset.batch_size,
+            max_positions=self.max_positions,
+            disable_iterator_cache=True,
+        )
+        found: Dict[int, Any] = {}
+        for batch in batches.next_epoch_itr(shuffle=False):
+            batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
+            scored = self.task.inference_step(scorer, self.models, batch)
+            found.update(zip(batch["id"].tolist(), (hypotheses[0] for hypotheses in scored)))
+        return [found[i] for i in range(len(sources))]
+
+    def _encode_target(self, text: str) -> torch.Tensor:
+        return self.tgt_dict.encode_line(self.apply_bpe(self.tokenize(text)), add_if_not_exist=False).long()
+
+
+def _many(texts) -> str:
+    return "one text" if isinstance(texts, str) else f"{len(texts)}"
 
 
 # Arguments of fairseq's `generate` that are no options of generation.
@@ -52,7 +108,7 @@ def load(*checkpoints, data: Optional[str] = None, **generation) -> Translator:
         generation: options of generation by their names, such as `beam=5`, `unnormalized=True`, `exact_search=True`
 
     Returns:
-        fairseq's interface: `translate(sentence, beam=5)`, `generate`, `score`, `models`, `task`
+        fairseq's interface: `translate(sentence)`, `generate`, `models`, `task`; and `score(source, target)`
     """
     paths = [str(path) for path in checkpoints]
     if not paths:

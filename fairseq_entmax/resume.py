@@ -1,13 +1,16 @@
-"""Checks of the checkpoint that training is about to start from, while there is still time to say what is wrong."""
+"""The checkpoint that training is about to start from: what is wrong with it, and what fairseq leaves in it."""
 
 import hashlib
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Optional
 
 import torch
 
-DICTIONARIES_KEY = "entmax_dictionaries"  # in the task's state
+# In the task's state.
+DICTIONARIES_KEY = "entmax_dictionaries"
+PATIENCE_KEY = "entmax_patience"
 
 
 def fingerprint(*dictionaries) -> str:
@@ -26,13 +29,14 @@ def check_dictionaries(state: dict, own: str, path: str) -> None:
 
 
 def check_start(model_cfg, own: str) -> None:
-    """Refuses to train from a checkpoint that is broken or belongs to other dictionaries.
+    """Refuses to train from a checkpoint that is broken or belongs to other dictionaries; restores `--patience`.
 
     Args:
         model_cfg: settings of the model, which lead to those of the whole run
         own: fingerprint of the dictionaries of this run
     """
-    path = _start(model_cfg)
+    options = _checkpoint_options(model_cfg)
+    path = _start(options)
     if path is None or not path.is_file():
         return
     refuse_broken(path)
@@ -44,7 +48,33 @@ def check_start(model_cfg, own: str) -> None:
         if "mmap" in str(error):
             return  # a file of the old format
         raise
-    check_dictionaries(state.get("task_state") or {}, own, str(path))
+    kept = state.get("task_state") or {}
+    check_dictionaries(kept, own, str(path))
+    # Where fairseq goes on from the best figure so far, too.
+    anew = options.reset_optimizer or options.reset_meters or str(path) == options.finetune_from_model
+    if not anew:
+        restore_patience(kept)
+
+
+def _stopping():
+    """fairseq's function behind `--patience`, which counts in its own attributes; None where nothing trains."""
+    modules = (sys.modules.get(name) for name in ("fairseq_cli.train", "__main__"))
+    return next((found for found in (getattr(module, "should_stop_early", None) for module in modules) if found), None)
+
+
+def patience_state() -> dict:
+    """For the task's state: the best validation so far and how many since then were not better."""
+    stopping = _stopping()
+    if getattr(stopping, "best", None) is None:
+        return {}
+    return {PATIENCE_KEY: (float(stopping.best), int(stopping.num_runs))}
+
+
+def restore_patience(state: dict) -> None:
+    """fairseq would begin to count anew."""
+    stopping = _stopping()
+    if stopping is not None and PATIENCE_KEY in state:
+        stopping.best, stopping.num_runs = state[PATIENCE_KEY]
 
 
 def refuse_broken(path: Path) -> None:
@@ -65,13 +95,16 @@ def refuse_broken(path: Path) -> None:
     )
 
 
-def _start(model_cfg) -> Optional[Path]:
-    """The checkpoint that fairseq will load, which need not exist."""
+def _checkpoint_options(model_cfg):
+    """The settings about checkpoints, or None."""
     if isinstance(model_cfg, Namespace):
-        options = model_cfg
-    else:
-        parent = model_cfg._get_parent() if hasattr(model_cfg, "_get_parent") else None
-        options = getattr(parent, "checkpoint", None)
+        return model_cfg
+    parent = model_cfg._get_parent() if hasattr(model_cfg, "_get_parent") else None
+    return getattr(parent, "checkpoint", None)
+
+
+def _start(options) -> Optional[Path]:
+    """The checkpoint that fairseq will load, which need not exist."""
     restore = getattr(options, "restore_file", None)
     if not restore:
         return None

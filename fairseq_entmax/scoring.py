@@ -1,12 +1,15 @@
 """Scorer `word_accuracy` for `--scoring`: how many outputs are exactly right, and how far off they are on average."""
 
 from dataclasses import dataclass, field
-from typing import List, Sequence
+from typing import List, Sequence, Tuple
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.scoring import BaseScorer, register_scorer
 
 UNITS = ("auto", "symbols", "characters")
+# An unknown symbol, as fairseq writes it in references and outputs of generation and of validation. It counts as one
+# character, and that of an output is never right.
+_UNKNOWN = {"<<unk>>": "\ue000", "UNKNOWNTOKENINREF": "\ue000", "<unk>": "\ue001", "UNKNOWNTOKENINHYP": "\ue001"}
 
 
 def edit_distance(first: Sequence, second: Sequence) -> int:
@@ -25,18 +28,30 @@ def edit_distance(first: Sequence, second: Sequence) -> int:
     return above[-1]
 
 
-def spelled_in_symbols(references: Sequence[str]) -> bool:
-    """True where every reference is a sequence of single characters with spaces between them, and one has several.
+def _one_unknown(text: str) -> str:
+    for written, character in _UNKNOWN.items():
+        text = text.replace(written, character)
+    return text
 
-    `<<unk>>`, as fairseq writes an unknown symbol of a reference, counts as one character.
+
+def spelling(references: Sequence[str]) -> Tuple[int, int]:
+    """How many references have a symbol of more than one character between spaces, and how many have several symbols.
+
+    Sums over parts of a data set tell what `spelled_in_symbols` says of the whole.
     """
-    split = [reference.split() for reference in references]
-    single = all(len(symbol) == 1 or symbol == "<<unk>>" for symbols in split for symbol in symbols)
-    return single and any(len(symbols) > 1 for symbols in split)
+    split = [_one_unknown(reference).split() for reference in references]
+    return sum(any(len(symbol) > 1 for symbol in symbols) for symbols in split), sum(len(s) > 1 for s in split)
+
+
+def spelled_in_symbols(references: Sequence[str]) -> bool:
+    """True where every reference is a sequence of single characters with spaces between them, and one has several."""
+    long, several = spelling(references)
+    return long == 0 and several > 0
 
 
 def edit_units(text: str, unit: str) -> Sequence[str]:
     """What an edit distance counts in `text`: its space-separated symbols, or its characters."""
+    text = _one_unknown(text)
     return text.split() if unit == "symbols" else text
 
 

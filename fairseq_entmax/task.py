@@ -22,8 +22,8 @@ from .generator import EXACT_BUDGET, EntmaxGenerator, SparseGenerator
 from .output import checkpoint_output_alpha, is_sparse, output_alpha, set_output_alpha
 from .records import CertificateRecorder
 from .reference_scorer import ReferenceScorer
-from .resume import DICTIONARIES_KEY, check_dictionaries, check_start, fingerprint
-from .scoring import edit_distance, edit_units, spelled_in_symbols
+from .resume import DICTIONARIES_KEY, check_dictionaries, check_start, fingerprint, patience_state
+from .scoring import edit_distance, edit_units, spelling
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +209,9 @@ class TranslationEntmaxTask(TranslationTask):
         self._loaded_state = dict(state_dict)  # of this checkpoint alone: the task's own state merges them
         super().load_state_dict(state_dict)
 
+    def state_dict(self) -> Dict[str, Any]:
+        return {**super().state_dict(), **patience_state()}
+
     def build_criterion(self, cfg, *args, **kwargs):  # from_checkpoint is unknown to fairseq 0.12.2
         self._decodes_only = False
         self.state.merge_state_dict({DICTIONARIES_KEY: fingerprint(self.src_dict, self.tgt_dict)})
@@ -245,7 +248,9 @@ class TranslationEntmaxTask(TranslationTask):
                 raise ValueError(f"{seq_gen_cls.__name__} cannot decode a model with a sparse output")
             return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         self._generation_cfg = args
-        check_certificate_options(self.cfg)
+        check_certificate_options(self.cfg, bool(getattr(args, "score_reference", False)))
+        # Options are checked before the recorder empties the file of an earlier run.
+        generator = self._build_generator(models, args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn, self._record)
         parent = args._get_parent() if hasattr(args, "_get_parent") else None
         self.recorder = CertificateRecorder(
             self.source_dictionary,
@@ -255,7 +260,7 @@ class TranslationEntmaxTask(TranslationTask):
             detokenize=self._detokenize,
             attention=self.cfg.certificate_attention,
         )
-        return self._build_generator(models, args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn, self._record)
+        return generator
 
     def _build_generator(self, models, args, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None, observer=None):
         args = as_namespace(args)
@@ -358,11 +363,16 @@ class TranslationEntmaxTask(TranslationTask):
         if self.cfg.eval_bleu:
             logs.update(bleu_counts(texts, references, self.cfg.eval_tokenized_bleu))
         if self.cfg.eval_accuracy:
-            unit = "symbols" if spelled_in_symbols(references) else "characters"
             pairs = list(zip(texts, references))
             logs["_entmax_sentences"] = len(pairs)
             logs["_entmax_correct"] = sum(t == r for t, r in pairs)
-            logs["_entmax_edits"] = sum(edit_distance(edit_units(r, unit), edit_units(t, unit)) for t, r in pairs)
+            # What an edit is depends on all references of the set, of which this batch is a part. Its own long symbols
+            # decide that characters are counted.
+            logs["_entmax_long"], logs["_entmax_several"] = spelling(references)
+            for unit in ("characters", "symbols"):
+                counts = pairs if unit == "characters" or not logs["_entmax_long"] else []
+                edits = (edit_distance(edit_units(r, unit), edit_units(t, unit)) for t, r in counts)
+                logs[f"_entmax_edits_{unit}"] = sum(edits)
             kinds = [h["certificate"].certificate for h in best]
             logs["_entmax_complete"], logs["_entmax_optimal"] = kinds.count(COMPLETE), kinds.count(OPTIMAL)
         return logs
@@ -378,14 +388,18 @@ class TranslationEntmaxTask(TranslationTask):
         sentences = sum(int(log.get("_entmax_sentences", 0)) for log in logging_outputs)
         if sentences == 0:
             return  # training step, or nothing decoded
+
+        def total(key: str) -> int:
+            return sum(int(log.get(key, 0)) for log in logging_outputs)
+
+        unit = "symbols" if total("_entmax_long") == 0 and total("_entmax_several") > 0 else "characters"
         for name, key, scale in (
             ("word_accuracy", "_entmax_correct", 100.0),
-            ("edit_distance", "_entmax_edits", 1.0),
+            ("edit_distance", f"_entmax_edits_{unit}", 1.0),
             ("complete", "_entmax_complete", 100.0),
             ("optimal", "_entmax_optimal", 100.0),
         ):
-            total = sum(int(log.get(key, 0)) for log in logging_outputs)
-            metrics.log_scalar(name, scale * total / sentences, sentences, round=3)
+            metrics.log_scalar(name, scale * total(key) / sentences, sentences, round=3)
 
 
 def bleu_counts(texts: List[str], references: List[str], tokenized: bool) -> Dict[str, Any]:
@@ -412,8 +426,16 @@ def json_option(name: str, value: Optional[str]) -> Dict[str, Any]:
     return parsed
 
 
-def check_certificate_options(cfg) -> None:
+def check_certificate_options(cfg, scores_references: bool) -> None:
     """Refuse options of the task that would do nothing."""
+    if scores_references:
+        on = {
+            "--certificate-file": cfg.certificate_file is not None,
+            "--exact-search": cfg.exact_search,
+            "--enumerate-mass": cfg.enumerate_mass != 0,
+        }
+        for name in (name for name, given in on.items() if given):
+            raise ValueError(f"{name} does not go with --score-reference, which searches for nothing")
     for name, on in (("attention", cfg.certificate_attention), ("candidates", cfg.certificate_candidates)):
         if on and cfg.certificate_file is None:
             raise ValueError(f"--certificate-{name} needs --certificate-file")

@@ -183,6 +183,12 @@ def test_options_of_generation(corpus, trained, options):
         (["--certificate-file", "/"], "--certificate-file: wanted a file, got /"),
         (["--certificate-file", ""], "--certificate-file: wanted a file, got nothing"),
         (["--certificate-attention"], "--certificate-attention needs --certificate-file"),
+        (
+            ["--score-reference", "--certificate-file", "c.jsonl"],
+            "--certificate-file does not go with --score-reference",
+        ),
+        (["--score-reference", "--exact-search"], "--exact-search does not go with --score-reference"),
+        (["--score-reference", "--enumerate-mass", "0.5"], "--enumerate-mass does not go with --score-reference"),
         (["--certificate-candidates"], "--certificate-candidates needs --certificate-file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -190,6 +196,15 @@ def test_options_of_generation(corpus, trained, options):
 def test_options_that_do_not_go_with_sparse_outputs_are_named__case_32(corpus, trained, options, match):
     with pytest.raises(ValueError, match=match):
         generate(corpus, trained, *options)
+
+
+def test_a_mistake_leaves_the_certificates_of_an_earlier_run(corpus, trained, tmp_path):
+    kept = tmp_path / "c.jsonl"
+    kept.write_text("kept\n")
+    for options in (["--enumerate-mass", 0.5], ["--score-reference"], ["--temperature", 0]):
+        with pytest.raises(ValueError, match=str(options[0])):
+            generate(corpus, trained, "--certificate-file", kept, *options)
+        assert kept.read_text() == "kept\n", options
 
 
 def test_exact_search_and_enumeration(corpus, trained, tmp_path):

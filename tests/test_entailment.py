@@ -302,6 +302,18 @@ def test_other_criterions_log_accuracy_too(criterion, corpus, tmp_path):
         assert all(sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5) for record in records)
 
 
+def test_plateau_resumes_to_the_same_rate_case_53(corpus, tmp_path):
+    options = ["--criterion", "cross_entropy", "--lr-scheduler", "plateau", "--lr-patience", 1, "--lr-shrink", 0.5]
+    options += ["--lr-threshold", 0.9]
+    rates = []
+    for name, parts in (("straight", [6]), ("interrupted", [2, 3, 6])):
+        for epochs in parts:
+            train(corpus[1], tmp_path / name, *options, epochs=epochs)
+        state = torch.load(tmp_path / name / "checkpoint_last.pt", map_location="cpu")
+        rates.append(state["last_optimizer_state"]["param_groups"][0]["lr"])
+    assert rates[0] == rates[1] < 0.02
+
+
 def test_a_checkpoint_needs_no_file_of_vectors(corpus, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("dog " + "1 " * 15 + "1\n")

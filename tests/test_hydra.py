@@ -89,6 +89,42 @@ def test_exact_search_and_enumeration_by_name(trained):
         model.generate(source, beem=3)
 
 
+def test_the_beam_is_that_of_load_unless_the_call_has_one(trained):
+    model = fairseq_entmax.load(trained, max_len_b=8, beam=1, nbest=3)
+    source = model.encode("a b c")
+    rows = [model.generate(source, *args)[0]["certificate"].decoder_rows for args in ((), (1,), (4,))]
+    assert rows[0] == rows[1] < rows[2]
+    one, four = (model.translate("a b c", beam) for beam in (1, 4))
+    assert model.translate("a b c") == one and model.translate(["a b c"], beam=4) == [four]
+
+
+def test_a_single_sentence_keeps_every_argument(trained):
+    model = fairseq_entmax.load(trained, max_len_b=4)
+    only = model.tgt_dict.index("b")
+    allow = {"prefix_allowed_tokens_fn": lambda batch, prefix: [only, model.tgt_dict.eos()]}
+    source = model.encode("a b c")
+    for found in (model.generate(source, 2, **allow), model.generate([source], beam=2, **allow)[0]):
+        assert set(found[0]["tokens"].tolist()) <= {only, model.tgt_dict.eos()}
+
+
+def test_score_gives_what_score_reference_gives_case_31(corpus, trained):
+    model = fairseq_entmax.load(trained, data=corpus)
+    printed = commands.generate(corpus, trained, "--score-reference")
+    sources, targets, positions = (commands.lines(printed, kind) for kind in "STP")
+    order = sorted(sources)
+    sources, targets = ([lines[i][-1] for i in order] for lines in (sources, targets))
+    for i, scored in zip(order, model.score(sources, targets)):
+        expected = [float(score) * math.log(2) for score in positions[i][0].split()]  # printed in base 2
+        assert scored["positional_scores"].tolist() == pytest.approx(expected, abs=2e-4)
+        assert scored["logprob"] == pytest.approx(sum(expected), abs=2e-3)
+    best = model.generate(model.encode(sources[0]), unnormalized=True)[0]
+    assert model.score(sources[0], model.decode(best["tokens"]))["logprob"] == pytest.approx(best["logprob"], abs=1e-5)
+    with pytest.raises(ValueError, match="score: wanted a target for each source, got 1 for 2"):
+        model.score(["a", "b"], ["a"])
+    with pytest.raises(ValueError, match="got one text for 1"):
+        model.score(["a"], "a")
+
+
 def test_load_refuses_what_is_no_option(trained):
     with pytest.raises(ValueError, match="no option of generation is called bean"):
         fairseq_entmax.load(trained, bean=5)

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from fairseq_entmax.__main__ import COMMANDS, main
 
@@ -31,15 +32,20 @@ def test_each_command_says_in_its_help_what_it_does(name, capsys):
         ),
         ("text/empty", "CORPUS", "MODEL text/empty cannot be used with DATA CORPUS: EOFError"),
         ("text/words", "CORPUS", "MODEL text/words cannot be used with DATA CORPUS: "),
+        ("text/array", "CORPUS", "MODEL text/array cannot be used with DATA CORPUS: "),
         ("MODEL", "other", "MODEL MODEL cannot be used with DATA other: "),
+        ("MODEL", "dictionaries", "MODEL MODEL cannot be used with DATA dictionaries: Could not infer language pair"),
     ],
 )
 def test_mistakes_of_suggest_are_one_line(model, data, says, corpus, trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for folder in ("text", "other"):
+    for folder in ("text", "other", "dictionaries"):
         (tmp_path / folder).mkdir()
     (tmp_path / "text" / "empty").touch()
     (tmp_path / "text" / "words").write_text("no checkpoint\n")
+    torch.save({"weights": torch.zeros(2)}, tmp_path / "text" / "array")
+    for file in Path(corpus).glob("dict.*"):
+        shutil.copy(file, tmp_path / "dictionaries")
     for file in Path(corpus).glob("*"):
         shutil.copy(file, tmp_path / "other")
     for dictionary in (tmp_path / "other").glob("dict.*.txt"):

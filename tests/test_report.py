@@ -16,7 +16,7 @@ from fairseq_entmax.__main__ import main
 from fairseq_entmax.report import build_report
 from fairseq_entmax.report.details import make_detail
 from fairseq_entmax.report.figures import Figures, class_name, class_of, histogram, make_row
-from fairseq_entmax.report.reading import read_lines, source_symbols
+from fairseq_entmax.report.reading import read_lines, read_references, source_symbols
 from fairseq_entmax.report.tree import build_tree, outputs_of
 from fairseq_entmax.report.words import explain, percent, short, visible
 
@@ -127,6 +127,31 @@ def test_the_tree_keeps_words_apart_and_shows_an_end_that_stands_alone():
     ]
 
 
+def test_an_output_that_was_sampled_several_times_is_in_the_tree_once():
+    sampled = record(0, "d r", [hypothesis("d r a w n", 0.5)] * 4 + [hypothesis("d r e w", 0.25)], mass=0.75, strings=2)
+    (root,) = build_tree(outputs_of(sampled))
+    assert root.probability == 0.75 and root.leaves() == 2
+    detail = make_detail(sampled)
+    assert (detail["listed"], detail["found"], detail["unlisted"]) == (2, 2, 0.25)
+
+
+def test_outputs_without_attention_on_the_page_say_so():
+    attention, candidates = [[[0, 1.0]]] * 2, [[["x", 1.0]]] * 2
+    many = [hypothesis(f"x{i}", 0.01, attention=attention, candidates=candidates) for i in range(25)]
+    shown = make_detail(record(0, hypotheses=many))["hypotheses"]
+    assert "attention" in shown[19] and "left_out" not in shown[19]
+    assert "attention" not in shown[20] and shown[20]["left_out"] == 20
+    plain = make_detail(record(0, hypotheses=[hypothesis(f"x{i}", 0.01) for i in range(25)]))["hypotheses"]
+    assert "left_out" not in plain[20]
+
+
+def test_references_that_are_empty_count(tmp_path):
+    file = tmp_path / "references"
+    for text, lines in (("a\nb\n\n", ["a", "b", ""]), ("a\nb", ["a", "b"]), ("\n", [""]), ("", [])):
+        file.write_text(text)
+        assert read_references(str(file)) == lines
+
+
 def test_outputs_of_probability_zero_are_in_no_tree():
     assert outputs_of(record(0, hypotheses=[hypothesis("x", 0.0)])) == []
 
@@ -145,6 +170,14 @@ def test_outputs_of_probability_zero_are_in_no_tree():
         (
             {"certificate": "optimal", "reason": "for scores modified by --unkpen 1; subject to length limit"},
             "Condition: for scores modified by --unkpen 1; outputs beyond the length limit were left out.",
+        ),
+        (
+            {"certificate": "optimal", "mass": 0.4, "reason": "budget"},
+            "although not all were looked at. Outputs may be missing after the first one, as --exact-budget was spent.",
+        ),
+        (
+            {"certificate": "optimal", "mass": 0.4, "reason": "subject to min length; length limit"},
+            "Condition: outputs shorter than --min-len were left out. Outputs beyond the length limit",
         ),
         ({"objective": "normalized"}, "divided by length"),
         ({"mass": 0.4}, "The output found covers 40.0 % of the probability."),

@@ -281,6 +281,24 @@ def test_plateau_against_the_epoch_before_case_53(maximize):
     assert rates("plateau", figures, maximize, False)[-1] == 0.125  # against the best
 
 
+def test_patience_goes_on_counting_case_53(data, tmp_path, monkeypatch):
+    """With a rate of 0 nothing improves, so a patience of 3 ends the training after the fourth validation."""
+    from fairseq_cli import train as command
+
+    def ends(folder, *options, parts=(9,)):
+        for epochs in parts:
+            for name in ("best", "num_runs"):  # as in a new process
+                monkeypatch.delattr(command.should_stop_early, name, raising=False)
+            settings = ["--batch-size", 16, "--lr", 0, "--patience", 3, "--no-epoch-checkpoints", *options]
+            commands.train(data, folder, *settings, epochs=epochs)
+        return torch.load(folder / "checkpoint_last.pt", map_location="cpu")["extra_state"]["train_iterator"]["epoch"]
+
+    assert ends(tmp_path / "straight") == ends(tmp_path / "interrupted", parts=(2, 3, 9)) == 5  # the one to begin next
+    other = ["--finetune-from-model", tmp_path / "straight" / "checkpoint_last.pt"]
+    assert ends(tmp_path / "tuned", *other) == 5
+    assert ends(tmp_path / "interrupted", "--reset-meters", "--reset-dataloader") == 5
+
+
 def test_plateau_in_training_case_53(data, tmp_path):
     options = ["--lr-scheduler", "plateau", "--lr-patience", 1, "--lr-shrink", 0.5, "--lr-threshold", 0.9]
     found = {}

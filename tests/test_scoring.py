@@ -1,12 +1,18 @@
 """The `word_accuracy` scorer: exact match, edit distance, and what counts as one character."""
 
 import random
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+import toy
+from fairseq.logging import metrics
 from fairseq.scoring import SCORER_REGISTRY
+from fairseq.tasks.translation import TranslationTask
 
 import fairseq_entmax  # noqa: F401
 from fairseq_entmax.scoring import WordAccuracyConfig, WordAccuracyScorer, edit_distance, spelled_in_symbols
+from fairseq_entmax.task import TranslationEntmaxConfig, TranslationEntmaxTask
 
 
 def scorer(pairs, unit="auto"):
@@ -89,10 +95,42 @@ def test_the_unit_can_be_forced(unit, distance):
         ([""], False),
         ([], False),
         (["a <<unk>>"], True),
+        (["a UNKNOWNTOKENINREF", "b"], True),
     ],
 )
 def test_when_references_are_taken_for_spelled_out(references, expected):
     assert spelled_in_symbols(references) is expected
+
+
+def test_an_unknown_symbol_is_one_edit_whatever_the_unit():
+    assert scorer([("ab<<unk>>", "ab<unk>")]).distances() == [1]
+
+
+def validated(batches):
+    """Mean edit distance that validation logs for batches of (reference, output) pairs of symbols."""
+    symbols = toy.dictionary()
+    task = TranslationEntmaxTask(TranslationEntmaxConfig(eval_accuracy=True), symbols, symbols)
+    task.tokenizer, task.sequence_generator = None, SimpleNamespace(models=[])
+    certificate = SimpleNamespace(certificate="none")
+    logs = []
+    for pairs in batches:
+        references, outputs = (
+            [symbols.encode_line(text, add_if_not_exist=False).long() for text in texts] for texts in zip(*pairs)
+        )
+        found = [[{"tokens": tokens, "certificate": certificate}] for tokens in outputs]
+        with mock.patch.object(task, "inference_step", lambda *args, found=found, **kwargs: found):
+            logs.append(task._decode_and_compare({"target": references}, None))
+    with metrics.aggregate(new_root=True) as logged, mock.patch.object(TranslationTask, "reduce_metrics"):
+        task.reduce_metrics(logs, None)
+    return logged["edit_distance"].avg
+
+
+def test_validation_counts_edits_as_generation_does():
+    pairs = [("a b c", "a c"), ("a ? c", "a b c"), ("d", "e"), ("a b", "a ?")]
+    whole = [(reference.replace("?", "<<unk>>"), output.replace("?", "<unk>")) for reference, output in pairs]
+    assert scorer(whole).distances() == [1, 1, 1, 1]
+    for batches in ([pairs], [pairs[:2], pairs[2:]], [[pair] for pair in pairs]):
+        assert validated(batches) == 1, "the unit is that of the whole set, not of a batch"
 
 
 def test_without_outputs_the_score_is_zero_and_nothing_divides_by_it():

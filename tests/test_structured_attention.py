@@ -85,7 +85,7 @@ def test_the_small_model_is_trained_like_the_large_one_but_by_adam(small):
     assert [recipe_runs.value(call, "--attention-mapping") for call in trained] == ["softmax", "oscarmax"]
     assert "--attention-strength" not in trained[0] and "--attention-strength 0.01" in trained[1]
     options = {"--decoder-hidden-size": "128", "--encoder-layers": "1", "--optimizer": "adam", "--lr": "0.002"}
-    options.update({"--encoder-bidirectional": "false", "--max-epoch": "20", "--force-anneal": "17"})
+    options.update({"--encoder-bidirectional": "false", "--max-epoch": "15", "--force-anneal": "12"})
     assert {name: recipe_runs.value(trained[0], name) for name in options} == options
     decoded = [call for call in calls if call.startswith("fairseq-generate")]
     assert len(decoded) == 2 and all("--unnormalized" in call for call in decoded)

@@ -56,7 +56,7 @@ model=(
 training=(
   # optimisation: Adam; the rate is halved when the validation loss (minimised) stops falling by a tenth
   --optimizer adam --lr 0.003 --clip-norm 5
-  --lr-scheduler reduce_lr_on_plateau --lr-shrink 0.5 --lr-patience 0 --lr-threshold 0.1
+  --lr-scheduler plateau --lr-shrink 0.5 --lr-patience 0 --lr-threshold 0.1
   --best-checkpoint-metric loss
   # size and length
   --batch-size 64 --max-epoch 6

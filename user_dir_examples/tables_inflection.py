@@ -9,15 +9,19 @@ Result = Dict[str, Any]
 MAPPINGS = {1: "softmax", 1.5: "1.5-entmax", 2: "sparsemax"}
 INTRODUCTION = """## Inflection (Peters, Niculae and Martins, 2019)
 
-SIGMORPHON 2018 shared task 1: one model for all languages, by `inflection.sh`. *Accuracy* and *edit distance* are
-averages over languages on the test set, by the definitions of the shared task; the shares are averages over languages,
-too. *Single form*: sources of the development set for which the model leaves one possible form, with all the
-probability; *all listed*: those for which the beam of 5 listed every possible form, so that its answer is exact (the
-paper's certificate, from the 5 forms its beam returned; ours may list more than 5); a softmax output leaves none.
-*Proved*: test sources whose answer is proved best, by listing or by bounds. *Rows*: decoder rows a test source.
-*Epochs*: that of the best development loss, whose model is decoded (the paper's code, deep-spin/OpenNMT-entmax, took
-that of the best accuracy), of all. *Minutes*: training and decoding. The paper, with all languages and its larger
-models: single form 66 % and all listed 79 % in the medium setting, 81 % and 87 % in the high one."""
+SIGMORPHON 2018 shared task 1: one model for all languages, by `inflection.sh`. The columns:
+
+- *accuracy*, *edit distance*: by the definitions of the shared task, on the test set, averaged over languages
+- *single form*: sources of the development set for which the model leaves one possible form, with all the probability
+- *all listed*: those for which the beam of 5 listed every possible form, so that its answer is exact (the paper's
+  certificate, from the 5 forms its beam returned; ours may list more than 5). Both are averaged over languages; a
+  softmax output leaves none. The paper, with all languages and larger models: 66 % and 79 % in the medium setting,
+  81 % and 87 % in the high one
+- *proved*: test sources whose answer is proved best, by listing or by bounds
+- *rows*: decoder rows a test source
+- *epochs*: that of the best development loss, whose model is decoded, of all (the paper's code,
+  deep-spin/OpenNMT-entmax, took the model of the best accuracy)
+- *minutes*: training and decoding"""
 
 
 def section(found: List[Result]) -> str:

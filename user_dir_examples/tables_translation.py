@@ -17,20 +17,31 @@ MAPPINGS = {1: "softmax", 1.5: "1.5-entmax", 2: "sparsemax"}
 INTRODUCTION = """## Translation (Peters, Niculae and Martins, 2019)
 
 By `iwslt_de_en.sh`, `kftt_ja_en.sh`, `wmt16_ro_en.sh` with the settings of the paper, and by `multi30k.sh` with smaller
-ones on a small corpus. Differences to the paper: pieces are learnt by sentencepiece on the text as it comes (KFTT: on
-its tokens), where the paper applied BPE to tokens; the learning rate is looked at after each epoch, not after each
-validation; the best model is that of the best validation loss, where the paper's code (deep-spin/OpenNMT-entmax) took
-the best accuracy; the end of the source is a position that attention can choose. Whether the paper left out training
-pairs of more than 50 tokens, as its toolkit does by default, is not known; here nothing is left out. *sacreBLEU*: on
-detokenised text, where known with its 95 % interval by bootstrap, and its difference to softmax with the probability
-that chance on these sentences makes one as large (paired bootstrap; other seeds differ, too); *tokenised BLEU*: the
-metric of the paper. The two are not comparable. *Non-zeros*: pieces with probability above zero at each step of the
-best output, and source positions with attention above zero, on the test set; *given the text*: pieces at each step of
-the validation text, as the paper counts (its table 3: 16.13 of 17,993 for 1.5-entmax). *Proved*: sentences whose answer
-is proved best, by listing every possible output (*all listed*) or by bounds. *Rows*: decoder rows a sentence.
-*Tokens/s*: target pieces a second in training; where other work shared the machine it says little. *Epochs*: that of
-the best validation loss, of all; where both are the same number, the limit of epochs ended a training that still
-learnt."""
+ones on a small corpus. Differences to the paper:
+
+- pieces are learnt by sentencepiece on the text as it comes (KFTT: on its tokens), where the paper applied BPE to
+  tokens
+- the learning rate is looked at after each epoch, not after each validation
+- the best model is that of the best validation loss, where the paper's code (deep-spin/OpenNMT-entmax) took the best
+  accuracy
+- the end of the source is a position that attention can choose
+- nothing is left out; whether the paper left out training pairs of more than 50 tokens, as its toolkit does by default,
+  is not known
+
+The columns:
+
+- *sacreBLEU*: on detokenised text, where known with its 95 % interval by bootstrap. Not comparable with *tokenised
+  BLEU*, the metric of the paper
+- *to softmax*: the difference in sacreBLEU, with the probability that chance on these sentences makes one as large
+  (paired bootstrap; other seeds differ, too)
+- *epochs*: that of the best validation loss, of all; where both are the same number, the limit of epochs ended a
+  training that still learnt
+- *tokens/s*: target pieces a second in training; where other work shared the machine it says little
+- *non-zeros*: pieces with probability above zero at each step of the best output, and source positions with attention
+  above zero, on the test set; *given the text*: pieces at each step of the validation text, as the paper counts (its
+  table 3: 16.13 of 17,993 for 1.5-entmax)
+- *proved*: sentences whose answer is proved best, by listing every possible output (*all listed*) or by bounds
+- *rows*: decoder rows a sentence"""
 SPEED = """Whole training steps of the trained models on the same {batches} batches in turn, so that whatever else the
 machine did slows all alike; *time* is the median over batches, relative to the first row:"""
 SWEEP = "sacreBLEU by alpha, trained for {epochs} epochs (figure 4 of the paper):"

@@ -8,7 +8,8 @@ Result = Dict[str, Any]
 PRONUNCIATION = """## Grapheme to phoneme
 
 A second quickstart, by `g2p.sh`: English words, some with several right pronunciations, from the pronouncing dictionary
-of Carnegie Mellon University (no stress marks). *WER*: words whose most probable pronunciation is none of the
+of Carnegie Mellon University (no stress marks). *All*: 1,000 test words drawn at random; *several*: those of them that
+have several pronunciations, and 500 more such words. *WER*: words whose most probable pronunciation is none of the
 dictionary's (shared tasks of SIGMORPHON know one right pronunciation only: not comparable). *P(dictionary)*: the
 model's probability of all pronunciations in the dictionary; *impossible*: those that it gives none. *ECE*: expected
 calibration error of the most probable pronunciation. The lists hold the most probable pronunciations up to the given

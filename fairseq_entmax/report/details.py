@@ -42,6 +42,8 @@ def _hypothesis(hypothesis: Dict[str, Any], whole: bool) -> Dict[str, Any]:
         "logprob": None if logprob is None else round(logprob, 4),
         "support": hypothesis["support"],
     }
+    if not whole and ("attention" in hypothesis or "candidates" in hypothesis):
+        kept["left_out"] = MOST_HYPOTHESES
     if whole and "attention" in hypothesis:
         # A position that is recorded with 0 has a weight too small for the file: positive all the same.
         kept["attention"] = [[[i, short(w)] for i, w in step] for step in hypothesis["attention"]]

@@ -179,13 +179,15 @@
     }
     return unpacked.get(number)[place % index.packed];
   }
-  const missing = (flag, note = "") =>
-    el("p", { class: "missing" }, "Not in this file: decode with ", el("code", {}, flag), "." + note);
+  const missing = (hypothesis, flag, note = "") => hypothesis.left_out
+    ? el("p", { class: "missing" }, `Only the first ${hypothesis.left_out} outputs of a sentence have this on the page.`)
+    : el("p", { class: "missing" }, "Not in this file: decode with ", el("code", {}, flag), "." + note);
 
   function heatMap(hypothesis, symbols) {
     const steps = hypothesis.attention;
-    if (!steps) return missing("--certificate-attention");
-    const width = Math.max(symbols ? symbols.length : 0, ...steps.flatMap((step) => step.map(([i]) => i + 1)));
+    if (!steps) return missing(hypothesis, "--certificate-attention");
+    let width = symbols ? symbols.length : 0;
+    for (const step of steps) for (const [i] of step) width = Math.max(width, i + 1);
     const names = Array.from({ length: width }, (_, i) => (symbols && symbols[i] !== undefined ? symbols[i] : String(i)));
     const readout = el("p", { class: "readout", "aria-live": "polite" }, "Point at a cell, or move with the arrow keys.");
     const head = el("tr", {}, el("td"), ...names.map((name) =>
@@ -237,7 +239,7 @@
   }
 
   function stepTable(hypothesis) {
-    const widest = Math.max(1, ...hypothesis.support);
+    const widest = hypothesis.support.reduce((most, size) => Math.max(most, size), 1);
     const lines = hypothesis.tokens.map((token, t) => {
       const size = hypothesis.support[t] ?? 0;
       const candidates = el("td", { class: "candidates" });
@@ -253,7 +255,7 @@
       el("div", { class: "scroll" }, el("table", { class: "steps" },
         el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)))),
         el("tbody", {}, ...lines))),
-      hypothesis.candidates ? null : missing("--certificate-candidates", " (A dense model has none: every symbol is possible.)"));
+      hypothesis.candidates ? null : missing(hypothesis, "--certificate-candidates", " (A dense model has none: every symbol is possible.)"));
   }
 
   function tree(detail) {

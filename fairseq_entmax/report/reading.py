@@ -171,7 +171,7 @@ def read_references(path: str) -> List[str]:
     try:
         with open(path, encoding="utf-8") as file:
             # Only "\n" ends a line: sentences may contain other separators that Python would split at.
-            text = file.read().rstrip("\n")
-            return text.split("\n") if text else []
+            text = file.read()
+            return text[: -1 if text.endswith("\n") else None].split("\n") if text else []
     except UnicodeDecodeError:
         raise ValueError(f"--reference {path}: wanted UTF-8 text") from None

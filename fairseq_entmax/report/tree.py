@@ -8,6 +8,8 @@ from .words import END, short, visible
 
 MOST_OUTPUTS = 40  # a taller tree helps nobody
 
+Output = Tuple[Tuple[str, ...], float]  # symbols, probability
+
 
 @dataclass
 class Node:
@@ -32,21 +34,22 @@ class Node:
         return [self.label, short(self.probability), [child.as_lists() for child in self.children]]
 
 
-def outputs_of(record: Dict[str, Any]) -> List[Tuple[List[str], float]]:
+def outputs_of(record: Dict[str, Any]) -> List[Output]:
     """The listed outputs with their probabilities, most probable first; those of probability zero are left out."""
-    found = [(h["tokens"], math.exp(h["logprob"])) for h in record["hypotheses"] if h["logprob"] is not None]
-    return sorted(found, key=lambda output: -output[1])
+    possible = [h for h in record["hypotheses"] if h["logprob"] is not None]
+    found = {tuple(h["tokens"]): math.exp(h["logprob"]) for h in possible}  # samples may hold an output several times
+    return sorted(found.items(), key=lambda output: -output[1])
 
 
-def build_tree(outputs: List[Tuple[List[str], float]]) -> List[Node]:
+def build_tree(outputs: List[Output]) -> List[Node]:
     """Roots of the tree over the most probable `MOST_OUTPUTS` outputs."""
-    outputs = [(tuple(symbols), p) for symbols, p in outputs[:MOST_OUTPUTS]]
+    outputs = outputs[:MOST_OUTPUTS]
     letters = all(len(s) <= 2 or s == END for symbols, _ in outputs for s in symbols)
     return _branch(outputs, "" if letters else " ")
 
 
-def _branch(outputs: List[Tuple[tuple, float]], space: str) -> List[Node]:
-    groups: Dict[str, List[Tuple[tuple, float]]] = {}
+def _branch(outputs: List[Output], space: str) -> List[Node]:
+    groups: Dict[str, List[Output]] = {}
     for symbols, probability in outputs:
         if symbols:
             groups.setdefault(symbols[0], []).append((symbols, probability))

@@ -42,6 +42,12 @@ _CONDITIONS = {
     "subject to language model": "outputs that the language model gives no probability were left out",
 }
 
+# Of a list by --enumerate-mass: its first output is the best all the same.
+_GAPS = {
+    "budget": "Outputs may be missing after the first one, as --exact-budget was spent.",
+    "length limit": "Outputs beyond the length limit (--max-len-a, --max-len-b) may be missing after the first one.",
+}
+
 
 def short(value: float) -> float:
     """Four significant digits; nothing between zero and one is rounded to either (but 1 - 1e-6 and more is one)."""
@@ -74,8 +80,10 @@ def explain(record: Dict[str, Any]) -> str:
         if record.get("safe_length"):
             proof += f" No output of at most {record['safe_length']} symbols can beat it."
     if kind != "none" and reason:
-        conditions = "; ".join(_CONDITIONS.get(part, part) for part in reason.split("; "))
-        proof += f" Condition: {conditions}."
+        parts = reason.split("; ")
+        conditions = "; ".join(_CONDITIONS.get(part, part) for part in parts if part not in _GAPS)
+        proof += f" Condition: {conditions}." if conditions else ""
+        proof += "".join(f" {_GAPS[part]}" for part in parts if part in _GAPS)
     if record.get("objective") == "normalized":
         proof += " Best means: highest log probability divided by length."
     return f"{proof} {covered(record)}"

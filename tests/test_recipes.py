@@ -325,6 +325,11 @@ def test_tables_of_two_trainings_say_what_tells_them_apart(tmp_path):
         "Trained with `--lr-patience 0`:",
         "Trained with `--bf16 --lr-patience 1`:",
     ]
+    same = {**SETTINGS, "training": "--bf16 --lr 2 --lr-patience 1 --lr 1", "alpha_output": 2}
+    write_result(tmp_path, "c", scores=scores_of(75.0), settings=same)
+    assert collect.main(options) == 0
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert text.count("Trained with") == 2 and "| 75.00 |" in text, "the options of b, written otherwise"
 
 
 def test_the_page_of_the_documentation_is_up_to_date():

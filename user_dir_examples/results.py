@@ -155,10 +155,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
+def in_force(options: str) -> Dict[str, str]:
+    """Options of a command with their values: of repeated ones the last counts."""
+    return dict(re.findall(r"(--\S+)(?: ([^- ]\S*))?", options))
+
+
+def same_options(options: str) -> str:
+    """One text for all ways to write the same options."""
+    return " ".join(f"{name} {value}".strip() for name, value in sorted(in_force(options).items()))
+
+
 def apart(training: str, trainings: Sequence[str]) -> List[str]:
-    """What tells the options of one training from those of the others, if there are others; of repeated ones the last
-    counts."""
-    own, *options = (dict(re.findall(r"(--\S+)(?: ([^- ]\S*))?", text)) for text in (training, *trainings))
+    """What tells the options of one training from those of the others, if there are others."""
+    own, *options = (in_force(text) for text in (training, *trainings))
     names = [name for name in sorted(own) if any(name not in one or one[name] != own[name] for one in options)]
     return [f"Trained with `{' '.join(f'{name} {own[name]}'.strip() for name in names)}`:"] if names else []
 

@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, Tuple
 
 from prepare_inflection import spell
-from results import apart, conditions, of_recipe, table
+from results import apart, conditions, of_recipe, same_options, table
 
 Result = Dict[str, Any]
 MAPPINGS = {1: "softmax", 1.5: "1.5-entmax", 2: "sparsemax"}
@@ -29,7 +29,8 @@ def section(found: List[Result]) -> str:
     groups: Dict[Tuple, List[Result]] = {}
     for result in of_recipe(found, "inflection"):
         settings = result["settings"]
-        key = settings["setting"], settings["size"], tuple(settings["languages"]), settings.get("training", "")
+        training = same_options(settings.get("training", ""))
+        key = settings["setting"], settings["size"], tuple(settings["languages"]), training
         groups.setdefault(key, []).append(result)
     parts = []
     for group, results in sorted(groups.items()):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from results import apart, conditions, of_recipe, table
+from results import apart, conditions, of_recipe, same_options, table
 
 Result = Dict[str, Any]
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
@@ -67,9 +67,9 @@ def pair_parts(recipe: str, title: str, pair: str, results: List[Result]) -> Lis
     swept = sorted((r for r in results if r["settings"].get("sweep") == 1), key=order)
     speeds = [r for r in results if r["settings"].get("speed")]
     parts = [f"### {title}: {pair.replace('-', ' to ')}"]
-    trainings = sorted({result["settings"]["training"] for result in models})
+    trainings = sorted({same_options(result["settings"]["training"]) for result in models})
     for training in trainings:
-        alike = [result for result in models if result["settings"]["training"] == training]
+        alike = [result for result in models if same_options(result["settings"]["training"]) == training]
         parts += apart(training, trainings) + [score_table(alike, pairings(results)), sparsity_table(alike)]
     if models:
         signatures = sorted({result["scores"]["signature"] for result in models})

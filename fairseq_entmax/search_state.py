@@ -203,13 +203,12 @@ class TokenError:
         """By how much the log of `probs` may be too low; ``log(p) + rise(p)`` grows with p. 0 where p is 0."""
         if self.exponent == 0:
             return probs.gt(0) * (self.logit_error + self.additional)
-        power = probs.clamp(min=1e-300) ** self.exponent
-        return probs.gt(0) * (torch.log1p(self.shift / power) / self.exponent + self.additional)
+        rise = torch.log1p(self.shift / probs**self.exponent) / self.exponent + self.additional
+        return torch.where(probs > 0, rise, torch.zeros_like(rise))
 
     def fall(self, probs: Tensor) -> Tensor:
         """By how much the log of `probs` may be too high; inf where p might be 0, and 0 where p is 0."""
         if self.exponent == 0:
             return probs.gt(0) * (self.logit_error + self.additional)
-        power = probs.clamp(min=1e-300) ** self.exponent
-        fall = self.additional - torch.log1p(-(self.shift / power).clamp(max=1.0)) / self.exponent
+        fall = self.additional - torch.log1p(-(self.shift / probs**self.exponent).clamp(max=1.0)) / self.exponent
         return torch.where(probs > 0, fall, torch.zeros_like(fall))

@@ -322,8 +322,8 @@ def test_tables_of_two_trainings_say_what_tells_them_apart(tmp_path):
         assert ("Trained with" in (tmp_path / "page.md").read_text(encoding="utf-8")) == (name == "b")
     lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.startswith("Trained with")] == [
-        "Trained with `--lr-patience 0`:",
         "Trained with `--bf16 --lr-patience 1`:",
+        "Trained with `--lr-patience 0`:",
     ]
     same = {**SETTINGS, "training": "--bf16 --lr 2 --lr-patience 1 --lr 1", "alpha_output": 2}
     write_result(tmp_path, "c", scores=scores_of(75.0), settings=same)

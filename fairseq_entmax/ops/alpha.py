@@ -7,7 +7,7 @@ import torch
 from . import reference
 from .backend import kernels, use_kernels
 from .once import differentiable_once
-from .rows import as_rows, from_rows
+from .rows import as_rows, from_rows, rows_at_once
 
 CHUNK = 1 << 16
 # Newton steps in single precision before those in double precision.
@@ -133,8 +133,10 @@ def alpha_gradient(probs, grad, alpha):
     log_p = torch.where(positive, probs, 1.0).log()
     # Relative to the largest: powers of tiny probabilities overflow above alpha 2.
     log_v = torch.where(positive, (2 - alpha) * log_p, -math.inf)
-    weight = (log_v - log_v.amax(-1, keepdim=True).clamp(min=-1e300)).exp()
-    centre = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-300)
+    weight = (log_v - log_v.amax(-1, keepdim=True).clamp(min=torch.finfo(log_v.dtype).min)).exp()
+    centre = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(
+        min=torch.finfo(weight.dtype).tiny
+    )
     change = -probs * log_p.square() * _curvature((1 - alpha) * log_p)
     return (torch.where(positive, change * (grad - centre), 0.0)).sum(-1, keepdim=True)
 
@@ -148,7 +150,9 @@ def entmax_backward_each(probs, grad, alpha):
     weight = torch.where(positive, (torch.where(positive, probs, 1.0) / scale).pow(2 - alpha), 0.0)
     reference_grad = grad.gather(-1, weight.argmax(-1, keepdim=True))
     grad = torch.where(positive, grad - reference_grad, 0.0)
-    mean = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-300)
+    mean = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(
+        min=torch.finfo(weight.dtype).tiny
+    )
     return weight * (grad - mean) * scale.pow(2 - alpha)
 
 
@@ -174,7 +178,7 @@ class _EntmaxEach(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores, alpha):
         probs = torch.empty_like(scores)
-        step = max(1, CHUNK // scores.shape[-1])
+        step = rows_at_once(scores, CHUNK)
         single = _all_gentle(scores, alpha)
         for part, own, out in zip(scores.split(step), alpha.split(step), probs.split(step)):
             if single:
@@ -192,7 +196,7 @@ class _EntmaxEach(torch.autograd.Function):
     def backward(ctx, grad):
         probs, alpha = ctx.saved_tensors
         by_scores, by_alpha = torch.empty_like(probs), torch.empty_like(alpha)
-        step = max(1, CHUNK // probs.shape[-1])
+        step = rows_at_once(probs, CHUNK)
         single = _all_gentle(probs, alpha)
         dtype = torch.float32 if single else reference.working_dtype(probs)
         for part in range(0, len(probs), step):
@@ -211,19 +215,21 @@ class _AlphaOfOne(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, probs, alpha):
-        ctx.save_for_backward(probs, alpha)
-        return probs.view_as(probs)
+        same = probs.view_as(probs)
+        ctx.save_for_backward(same, alpha)
+        return same
 
     @staticmethod
+    @differentiable_once
     def backward(ctx, grad):
         probs, alpha = ctx.saved_tensors
-        with torch.no_grad():
-            dtype = reference.working_dtype(probs)
-            total = torch.zeros((), dtype=dtype, device=probs.device)
-            step = max(1, CHUNK // probs.shape[-1])
-            for some, incoming in zip(probs.detach().split(step), grad.split(step)):
-                total += alpha_gradient(some.to(dtype), incoming.to(dtype), alpha.to(dtype).reshape(1, 1)).sum()
-        return grad, total.to(alpha.dtype).reshape(alpha.shape)
+        dtype = reference.working_dtype(probs)
+        own = alpha.to(device=probs.device, dtype=dtype).reshape(1, 1)
+        total = torch.zeros((), dtype=dtype, device=probs.device)
+        step = rows_at_once(probs, CHUNK)
+        for some, incoming in zip(probs.split(step), grad.split(step)):
+            total += alpha_gradient(some.to(dtype), incoming.to(dtype), own).sum()
+        return grad, total.to(alpha).reshape(alpha.shape)
 
 
 def entmax_of_tensor(scores, alpha, dim, solve_number):

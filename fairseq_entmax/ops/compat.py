@@ -172,11 +172,12 @@ class NormmaxBisectLoss(_Loss):
 
 
 def _mask_of_lengths(x, lengths):
-    """True at the first `lengths[i]` positions of row i of `x` `(rows, size)`; None for all."""
+    """True at the first `lengths[i]` positions of row i of `x` `(rows, size)` or `(size,)`; None for all."""
     if lengths is None:
         return None
     lengths = torch.as_tensor(lengths, device=x.device).reshape(-1, 1)
-    return torch.arange(x.shape[-1], device=x.device) < lengths
+    mask = torch.arange(x.shape[-1], device=x.device) < lengths
+    return mask.reshape(x.shape) if x.dim() == 1 else mask
 
 
 class Sparsemax(nn.Module):

@@ -71,6 +71,7 @@ def _active_set(values, bound, apart):
             settled = settled.index_copy(0, rows, state)
             rows, values, apart, state = rows[moving], values[moving], apart[moving], state[moving]
             bound = bound if bound is None else bound[moving]
+            moving = moving[moving]
     else:
         if bound is not None:
             state[moving] = follow_path(values[moving], bound[moving])

@@ -241,6 +241,7 @@ class _LinearLoss(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, grad, *_):
+        _ = ctx.saved_tensors  # where autograd refuses what was changed in place since
         with torch.autocast(grad.device.type, enabled=False):
             return (*ctx.work.differentiate(grad), None, None)
 

@@ -167,10 +167,14 @@ def _row_weight(target, weight, ignore_index, classes):
         raise ValueError(
             f"weight must be floating point of shape ({classes},), got {weight.dtype} {tuple(weight.shape)}"
         )
+    # Half precision cannot count rows.
+    wide = torch.float64 if torch.float64 in (target.dtype, getattr(weight, "dtype", None)) else torch.float32
     if target.is_floating_point():
-        return target.new_ones(target.shape[:-1]) if weight is None else target @ weight.to(target.dtype)
+        if weight is None:
+            return target.new_ones(target.shape[:-1], dtype=wide)
+        return (target.to(wide) * weight.to(wide)).sum(-1)
     kept = target != ignore_index
-    return kept if weight is None else torch.where(kept, weight[torch.where(kept, target, 0)], 0)
+    return kept if weight is None else torch.where(kept, weight.to(wide)[torch.where(kept, target, 0)], 0)
 
 
 def entmax_loss(

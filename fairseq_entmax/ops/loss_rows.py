@@ -13,6 +13,7 @@ import torch
 from . import reference
 from .mapping import SHORT_CHUNK, solve_short_with_base
 from .once import differentiable_once
+from .rows import rows_at_once
 from .support import find_support, scale_rows, solve_wide, wide_base, wide_step
 
 
@@ -89,7 +90,7 @@ class ShortLoss(torch.autograd.Function):
     def forward(ctx, logits, target, kept, alpha, smoothing, figures):
         exact = logits.dtype == torch.float64
         difference = torch.empty_like(logits, dtype=torch.float64 if exact else torch.float32)
-        step = max(1, SHORT_CHUNK // logits.shape[-1])
+        step = rows_at_once(logits, SHORT_CHUNK)
         parts = [
             _short_rows(*part, alpha, smoothing, figures)
             for part in zip(logits.split(step), target.split(step), difference.split(step))
@@ -129,16 +130,31 @@ def _short_rows(logits, target, difference, alpha, smoothing, figures):
         difference.scatter_(1, target, (target_prob - 1).to(difference.dtype))
     # From here on the target is left out.
     base = (reference.root(probs, exponent) if base is None else base).scatter_(1, target, 0)
-    rest = torch.linalg.vecdot(probs, base).unsqueeze(1).div_(alpha)
+    rest = _dot(probs, base).div_(alpha)
     shortfall = None
     if smoothing.share:
-        rest = rest - smoothing.share / exponent * torch.mv(base, smoothing.mask.to(base.dtype))[:, None]
-        below = (tau - exponent * shifted).clamp_(min=0).index_fill_(1, (~smoothing.mask).nonzero()[:, 0], 0)
+        rest = rest - smoothing.share / exponent * _dot(base, smoothing.mask.to(base.dtype))
+        below = (tau - exponent * shifted).clamp_(min=0)
+        if below.device.type == "cpu":
+            below.index_fill_(1, (~smoothing.mask).nonzero()[:, 0], 0)
+        else:  # which does not have to wait for the number of classes left out
+            below.masked_fill_(~smoothing.mask, 0)
         shortfall = below.sum(-1, keepdim=True)
     loss = _row_loss(target_prob.double(), target_gap.double(), rest, tau, shortfall, target, alpha, smoothing)
     if not figures:
         return loss, None, None, None
     return loss, support, target_prob, _is_first_best(shifted, target, target_gap)
+
+
+def _dot(rows, other):
+    """Sums over the products of each row with `other`, a row or as many, `(rows, 1)`.
+
+    Products of vectors are among the operations that autocast lowers to half precision, unless they are float64.
+    """
+    if rows.dtype == torch.float64:
+        products = torch.mv(rows, other) if other.dim() == 1 else torch.linalg.vecdot(rows, other)
+        return products.unsqueeze(1)
+    return (rows * other).sum(-1, keepdim=True)
 
 
 def _is_first_best(shifted, target, target_gap):

@@ -8,7 +8,7 @@ from . import reference
 from .alpha import entmax_of_tensor
 from .backend import kernels, use_kernels
 from .once import differentiable_once
-from .rows import as_rows, check_alpha, check_scores, from_rows
+from .rows import as_rows, check_alpha, check_scores, from_rows, rows_at_once
 from .support import LONG_ROW, find_support, solve_wide, worth_searching
 
 SHORT_CHUNK = 1 << 17
@@ -41,7 +41,7 @@ def solve_short_with_base(scores, alpha):
         start = reference.solve_with_base(shifted.float(), alpha, tolerance=None)[2].to(dtype)
     probs, base, tau = reference.solve_with_base(shifted, alpha, start, tolerance_for(scores))
     # (A NaN is not greater.)
-    if maximum.device.type != "cpu" or not float(maximum.amin()) > torch.finfo(dtype).min:
+    if maximum.device.type != "cpu" or not len(maximum) or not float(maximum.amin()) > torch.finfo(dtype).min:
         masked = maximum == torch.finfo(dtype).min
         probs, base = (None if x is None else x.masked_fill(masked, 0) for x in (probs, base))
         tau = tau.masked_fill(masked, -1)
@@ -50,13 +50,15 @@ def solve_short_with_base(scores, alpha):
 
 def entmax_rows(scores, alpha):
     """Probabilities of contiguous `scores` `(rows, size)` in their dtype, solved whole."""
+    if not len(scores):
+        return torch.empty_like(scores)
     single = alpha in (1.5, 2) and scores.shape[-1] <= LONG_ROW and reference.SORT_BELOW < scores.numel()
     single = single and scores.device.type == "cpu" and scores.dtype != torch.float64
     solve = _solve_single if single else _solve_probs
-    if scores.numel() <= SHORT_CHUNK:
+    step = rows_at_once(scores, SHORT_CHUNK)
+    if len(scores) <= step:
         return solve(scores, alpha).to(scores.dtype)
     probs = torch.empty_like(scores)
-    step = max(1, SHORT_CHUNK // scores.shape[-1])
     for part, out in zip(scores.split(step), probs.split(step)):
         out.copy_(solve(part, alpha))
     return probs
@@ -81,7 +83,7 @@ def _solve_single(scores, alpha):
     for step in range(reference.MAX_STEPS):
         torch.sub(scaled, tau, out=base).clamp_(min=0)
         mass = reference.mass_of(base, alpha)
-        if step >= 3 and (step >= 12 or not float((mass - 1).abs_().amax()) > 3e-6):
+        if step >= 3 and (step >= 12 or not bool((mass.sub(1).abs_() > 3e-6).any())):  # NaN holds nobody up
             break
         tau = tau.add_(reference.newton_step(base, mass, alpha))
     last = reference.newton_step(base, reference.mass_of(base, alpha, torch.float64), alpha).float()
@@ -154,10 +156,10 @@ def _masked(scores, found):
 
 def entmax_backward(probs, grad, alpha):
     """Product of `grad` with the Jacobian of alpha-entmax at `probs`, both `(rows, size)`, in the dtype of `probs`."""
-    if probs.numel() <= SHORT_CHUNK:
+    step = rows_at_once(probs, SHORT_CHUNK)
+    if len(probs) <= step:
         return _jacobian_product(probs, grad, alpha)
     result = torch.empty_like(probs)
-    step = max(1, SHORT_CHUNK // probs.shape[-1])
     for part, incoming, out in zip(probs.split(step), grad.split(step), result.split(step)):
         out.copy_(_jacobian_product(part, incoming, alpha))
     return result

@@ -5,7 +5,7 @@ import torch
 from . import reference
 from .alpha import check_alpha_tensor
 from .once import differentiable_once
-from .rows import as_rows, check_scores, from_rows
+from .rows import as_rows, check_scores, from_rows, rows_at_once
 
 CHUNK = 1 << 17
 
@@ -39,7 +39,7 @@ class _Normmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores, alpha):
         probs = torch.empty_like(scores)
-        step = max(1, CHUNK // scores.shape[-1])
+        step = rows_at_once(scores, CHUNK)
         for part, own, out in zip(scores.split(step), alpha.split(step), probs.split(step)):
             dtype = reference.working_dtype(part)
             shifted, maximum = reference.shift_rows(part.to(dtype))
@@ -63,7 +63,8 @@ def _normmax_backward(probs, grad, alpha):
     positive = probs > 0
     safe = torch.where(positive, probs, 1.0)
     # u ** q sums to one, which gives the scale of u = (A p) ** (alpha - 1) back.
-    scale = (probs * safe.pow(alpha - 1)).sum(-1, keepdim=True).clamp(min=1e-300).pow(-1 / alpha)
+    scale = (probs * safe.pow(alpha - 1)).sum(-1, keepdim=True).clamp(min=torch.finfo(probs.dtype).tiny)
+    scale = scale.pow(-1 / alpha)
     log_base = torch.where(positive, (alpha - 1) * (safe * scale).log(), 0.0)
     base_power = torch.where(positive, (safe * scale).pow(2 - alpha), 0.0)
     slope = (dual - 1) * base_power / scale
@@ -86,6 +87,8 @@ def spread(value, scores, dim, name, **bounds):
             value = torch.tensor(float(value), dtype=torch.float64, device=scores.device)
         except (TypeError, ValueError):
             raise ValueError(f"{name} must be a number or a tensor, got {value!r}") from None
+    if value.numel() == 1:
+        value = value.to(scores.device)
     return check_alpha_tensor(value, scores, dim, name, **bounds).movedim(dim, -1).reshape(-1, 1)
 
 

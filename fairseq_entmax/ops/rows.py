@@ -22,6 +22,16 @@ def check_scores(scores, dim, name="scores"):
         raise ValueError(f"{name} must have entries along dim {dim}, got shape {tuple(scores.shape)}")
 
 
+# Numbers that an accelerator works on at once: few launches, and temporary tensors that still fit.
+ON_ACCELERATOR = 1 << 25
+
+
+def rows_at_once(rows, on_cpu):
+    """How many of `rows` `(rows, size)` to solve together; `on_cpu` numbers stay in the cache of a CPU."""
+    entries = on_cpu if rows.device.type == "cpu" else max(on_cpu, ON_ACCELERATOR)
+    return max(1, entries // rows.shape[-1])
+
+
 def as_rows(scores, dim):
     """`scores` as contiguous `(rows, size)` with `dim` last, and the shape that `from_rows` needs."""
     moved = scores if dim in (-1, scores.dim() - 1) else scores.movedim(dim, -1)

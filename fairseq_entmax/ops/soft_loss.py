@@ -7,7 +7,7 @@ from .loss_rows import divergence
 from .mapping import SHORT_CHUNK, solve_short
 from .normmax import solve_normmax
 from .once import differentiable_once
-from .rows import check_scores
+from .rows import check_scores, rows_at_once
 
 
 class EntmaxRows:
@@ -50,7 +50,7 @@ class _SoftLoss(torch.autograd.Function):
     def forward(ctx, logits, target, alpha, smoothing, mask, family):
         exact = logits.dtype == torch.float64
         difference = torch.empty_like(logits, dtype=torch.float64 if exact else torch.float32)
-        step = max(1, SHORT_CHUNK // logits.shape[-1])
+        step = rows_at_once(logits, SHORT_CHUNK)
         losses = []
         for part, gold, out in zip(logits.split(step), target.split(step), difference.split(step)):
             shifted, probs, tau = family.solve(part, alpha)

@@ -41,7 +41,7 @@ class RowSupport(NamedTuple):
 
 def worth_searching(scores, alpha):
     """Whether `find_support` beats solving all of `scores` (it syncs, so never on an accelerator)."""
-    return scores.device.type == "cpu" and scores.shape[-1] >= LONG_ROW and alpha >= SPARSE_FROM
+    return scores.device.type == "cpu" and scores.shape[-1] >= LONG_ROW and alpha >= SPARSE_FROM and scores.numel() > 0
 
 
 def find_support(scores, alpha):

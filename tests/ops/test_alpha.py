@@ -6,8 +6,10 @@ import pytest
 import torch
 from oracles import entmax_digits
 
-from fairseq_entmax.ops import LearnedAlpha, entmax
+from fairseq_entmax.ops import LearnedAlpha, entmax, normmax
+from fairseq_entmax.ops.alpha import alpha_gradient, entmax_backward_each
 
+INF = float("inf")
 HEADS = torch.tensor([1.0, 1.00000001, 1.2, 1.5, 2.0, 3.0], dtype=torch.float64)
 
 
@@ -140,3 +142,33 @@ def test_long_rows_and_low_precision():
         assert torch.equal(probs[row], entmax(scores[row], alpha.detach()[row].item()))
     probs.float().square().sum().backward()
     assert alpha.grad.isfinite().all() and (alpha.grad > 0).all()
+
+
+def test_backward_in_single_precision_as_on_accelerators():
+    """A CPU computes these in float64, where constants fit that float32 does not have."""
+    scores = torch.randn(4, 30, generator=torch.Generator().manual_seed(2)) * 2
+    scores[1] = -INF
+    alpha = torch.tensor([[1.0], [1.3], [2.0], [3.0]])
+    grad = torch.randn(4, 30, generator=torch.Generator().manual_seed(3))
+    probs = entmax(scores.double(), alpha.double())
+    for function in (alpha_gradient, entmax_backward_each):
+        exact = function(probs, grad.double(), alpha.double())
+        single = function(probs.float(), grad, alpha)
+        assert single.dtype == torch.float32 and torch.allclose(single.double(), exact, rtol=2e-3, atol=1e-5)
+        assert not single[1].any(), "a row of -inf has no gradient"
+
+
+def test_a_second_derivative_by_one_alpha_is_refused():
+    alpha = torch.tensor(1.4, requires_grad=True)
+    for scores in (torch.randn(3, 5), torch.randn(3, 5, requires_grad=True)):
+        (grad,) = torch.autograd.grad(entmax(scores, alpha)[:, 0].sum(), alpha, create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiable once"):
+            grad.square().backward()
+
+
+@pytest.mark.parametrize("function", [entmax, normmax])
+def test_one_alpha_on_the_cpu_goes_with_scores_elsewhere(function):
+    alpha = torch.tensor(1.4, requires_grad=True)
+    result = function(torch.randn(3, 5, device="meta", requires_grad=True), alpha)
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):  # to bring the gradient to alpha
+        result.sum().backward()

@@ -110,3 +110,11 @@ def test_structured_modules_case_55():
             for row, length in enumerate(lengths):
                 assert torch.allclose(result[row, :length], module(x[row : row + 1, :length])[0], atol=1e-7)
                 assert not result[row, length:].any()
+
+
+@pytest.mark.parametrize("module", [compat.Sparsemax(), compat.Fusedmax(), compat.Oscarmax()])
+def test_lengths_of_a_single_row(module):
+    scores = torch.tensor([0.3, 0.1, 0.2, 9.0, 9.0])
+    result = module(scores, lengths=[3])
+    assert result.shape == (5,) and not result[3:].any() and torch.allclose(result.sum(), torch.tensor(1.0))
+    assert torch.equal(result, module(scores[None], lengths=[3])[0])

@@ -267,3 +267,13 @@ def test_mistakes_are_named(change, message):
     features, weight, bias, target = layer(dtype=torch.float32)
     with pytest.raises(ValueError, match=message):
         linear_entmax_loss(**{"features": features, "weight": weight, "target": target, "bias": bias, **change})
+
+
+@pytest.mark.parametrize("name", ["features", "weight"])
+def test_what_was_changed_in_place_is_refused(name):
+    tensors = {"features": torch.randn(6, 4, requires_grad=True), "weight": torch.randn(1100, 4, requires_grad=True)}
+    loss = linear_entmax_loss(tensors["features"], tensors["weight"], torch.arange(6))
+    with torch.no_grad():
+        tensors[name].mul_(0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

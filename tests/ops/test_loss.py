@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import fenchel_young_digits
 
-from fairseq_entmax.ops import entmax, entmax_loss, token_entmax_loss
+from fairseq_entmax.ops import entmax, entmax_loss, reference, token_entmax_loss
 
 INF = float("inf")
 ALPHAS = [1.02, 1.3, 1.5, 2.0, 3.0]
@@ -359,3 +359,41 @@ def test_softmax_looks_at_its_classes_without_counting_them(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "sum", lambda self, *a, **k: added.append(self.dtype) or plain(self, *a, **k))
     token_entmax_loss(*batch(1100, 4), 1)
     assert torch.bool not in added
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["weights", "distributions"])
+def test_many_rows_are_counted_in_more_than_half_precision(kind, dtype):
+    """float16 ends at 65,504 and bfloat16 counts to 256."""
+    logits = torch.randn(70000, 3, generator=torch.Generator().manual_seed(0))
+    target = torch.arange(70000) % 3
+    expected = entmax_loss(logits, target)
+    if kind == "weights":
+        loss = entmax_loss(logits, target, weight=torch.ones(3, dtype=dtype))
+    else:
+        loss = entmax_loss(logits, torch.nn.functional.one_hot(target, 3).to(dtype))
+    assert torch.allclose(loss, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_autocast_lowers_no_part_of_the_loss(smoothing, monkeypatch):
+    """As on accelerators, where rows are solved in float32: float64 is left alone by autocast anyway."""
+    monkeypatch.setattr(reference, "working_dtype", lambda scores: torch.float32)
+    logits, target = batch(60, 2)
+    mask = torch.arange(60) != 2
+    options = {"reduction": "none", "label_smoothing": smoothing, "smoothing_mask": mask}
+    plain = entmax_loss(logits, target, 1.5, **options)
+    weight = torch.rand(60)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.allclose(entmax_loss(logits, target, 1.5, **options), plain, rtol=1e-6)
+        soft = torch.softmax(logits, -1)
+        lowered = entmax_loss(logits, soft, weight=weight)
+    assert torch.allclose(lowered, entmax_loss(logits, soft, weight=weight), rtol=1e-6)
+
+
+def test_no_targets_at_all_against_distributions():
+    logits = torch.zeros(0, 5, requires_grad=True)
+    for alpha in (1, 1.5, 2):
+        loss = entmax_loss(logits, torch.zeros(0, 5), alpha)
+        loss.backward()
+        assert loss == 0 and logits.grad.shape == (0, 5)

@@ -1,5 +1,6 @@
 """entmax, entmax15, sparsemax: against oracles, at the edges, and their gradients."""
 
+import math
 import subprocess
 import sys
 
@@ -8,8 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import entmax_digits, entmax_oracle
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_entmax.ops import entmax, entmax15, sparsemax
+from fairseq_entmax.ops import entmax, entmax15, normmax, sparsemax
+from fairseq_entmax.ops.loss_rows import ShortLoss, Smoothing
+from fairseq_entmax.ops.soft_loss import EntmaxRows, _SoftLoss
 from fairseq_entmax.ops.support import find_support
 
 INF = float("inf")
@@ -327,3 +331,59 @@ def test_large_scores_side_by_side(where, alpha, size):
     assert (probs - exact).abs().max() < 2e-7
     assert torch.equal((probs > 0) | (exact < 1e-12), torch.ones_like(probs, dtype=torch.bool))
     assert not (probs[exact == 0] > 1e-12).any()
+
+
+@pytest.mark.parametrize("bad", [-INF, math.nan], ids=["-inf", "NaN"])
+@pytest.mark.parametrize("size", [300, 1000])
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2, 2.5])
+def test_a_row_without_a_solution_leaves_the_others_right_case_12(alpha, size, bad):
+    """Nearly linear rows take many steps; what ends the search must not be the row that has no solution."""
+    rows = torch.linspace(0, -1, size).repeat(20, 1) * torch.linspace(0.2, 5, 20)[:, None]
+    alone = entmax(rows, alpha)
+    together = entmax(torch.cat([rows, torch.full((1, size), bad)]), alpha)
+    assert torch.equal(together[:-1], alone) and (alone.double().sum(-1) - 1).abs().max() < 1e-6
+    assert together[-1].isnan().all() if math.isnan(bad) else not together[-1].any()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0, 5), (0, 2000)])
+@pytest.mark.parametrize("alpha", [1, 1.3, 1.5, 2, 3, torch.tensor(1.5), torch.tensor([1.5])])
+def test_no_rows_at_all(alpha, shape):
+    scores = torch.zeros(shape, requires_grad=True)
+    probs = entmax(scores, alpha)
+    probs.sum().backward()
+    assert probs.shape == shape and scores.grad.shape == shape
+
+
+class Count(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.operations += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("what", ["mapping", "loss", "soft loss", "each alpha", "normmax"])
+def test_an_accelerator_gets_large_pieces(what):
+    """The pieces that suit a CPU's cache would be thousands of launches."""
+
+    def operations(rows):
+        scores = torch.empty(rows, 32000, device="meta", requires_grad=True)
+        target = torch.empty(rows, dtype=torch.long, device="meta")
+        with Count() as count:
+            if what == "mapping":
+                result = entmax15(scores)
+            elif what == "loss":
+                result = ShortLoss.apply(scores, target[:, None], None, 1.5, Smoothing(1.0, 0.0, None, 32000), True)[0]
+            elif what == "soft loss":
+                result = _SoftLoss.apply(scores, target, 1.5, 0.0, None, EntmaxRows)
+            elif what == "each alpha":
+                result = entmax(scores, torch.empty(rows, 1, device="meta"))
+            else:
+                result = normmax(scores)
+            result.sum().backward()
+        return count.operations
+
+    few, many = operations(4), operations(400)
+    assert many <= 1.2 * few

@@ -265,3 +265,13 @@ def test_rows_that_do_not_settle_follow_the_path(monkeypatch):
     expected, _ = fusion.total_variation(values, bound)
     monkeypatch.setattr(fusion, "ROUNDS", 1)
     assert torch.allclose(fusion.total_variation(values, bound)[0], expected, atol=1e-12)
+
+
+def test_rows_that_leave_in_the_last_round(monkeypatch):
+    values = torch.randn(60, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    bound = torch.full((60, 299), 0.7, dtype=torch.float64)
+    expected, _ = fusion.total_variation(values, bound)
+    for rounds in range(1, 19):
+        monkeypatch.setattr(fusion, "ROUNDS", rounds)
+        found, _ = fusion.total_variation(values, bound)
+        assert torch.allclose(found, expected, atol=1e-9), rounds

@@ -37,16 +37,20 @@ def _one_unknown(text: str) -> str:
 def spelling(references: Sequence[str]) -> Tuple[int, int]:
     """How many references have a symbol of more than one character between spaces, and how many have several symbols.
 
-    Sums over parts of a data set tell what `spelled_in_symbols` says of the whole.
+    Sums over parts of a data set tell the unit of the whole.
     """
     split = [_one_unknown(reference).split() for reference in references]
     return sum(any(len(symbol) > 1 for symbol in symbols) for symbols in split), sum(len(s) > 1 for s in split)
 
 
+def unit_of(long: int, several: int) -> str:
+    """What edits are counted in, from what `spelling` says."""
+    return "symbols" if long == 0 and several > 0 else "characters"
+
+
 def spelled_in_symbols(references: Sequence[str]) -> bool:
     """True where every reference is a sequence of single characters with spaces between them, and one has several."""
-    long, several = spelling(references)
-    return long == 0 and several > 0
+    return unit_of(*spelling(references)) == "symbols"
 
 
 def edit_units(text: str, unit: str) -> Sequence[str]:
@@ -79,7 +83,7 @@ class WordAccuracyScorer(BaseScorer):
     def _units(self) -> str:
         unit = str(self.cfg.word_accuracy_unit)
         if unit == "auto":
-            return "symbols" if spelled_in_symbols(self.ref) else "characters"
+            return unit_of(*spelling(self.ref))
         return unit
 
     def correct(self) -> int:

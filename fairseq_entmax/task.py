@@ -23,7 +23,7 @@ from .output import checkpoint_output_alpha, is_sparse, output_alpha, set_output
 from .records import CertificateRecorder
 from .reference_scorer import ReferenceScorer
 from .resume import DICTIONARIES_KEY, check_dictionaries, check_start, fingerprint, patience_state
-from .scoring import edit_distance, edit_units, spelling
+from .scoring import edit_distance, edit_units, spelling, unit_of
 
 logger = logging.getLogger(__name__)
 
@@ -392,7 +392,7 @@ class TranslationEntmaxTask(TranslationTask):
         def total(key: str) -> int:
             return sum(int(log.get(key, 0)) for log in logging_outputs)
 
-        unit = "symbols" if total("_entmax_long") == 0 and total("_entmax_several") > 0 else "characters"
+        unit = unit_of(total("_entmax_long"), total("_entmax_several"))
         for name, key, scale in (
             ("word_accuracy", "_entmax_correct", 100.0),
             ("edit_distance", f"_entmax_edits_{unit}", 1.0),

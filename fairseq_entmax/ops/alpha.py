@@ -134,9 +134,8 @@ def alpha_gradient(probs, grad, alpha):
     # Relative to the largest: powers of tiny probabilities overflow above alpha 2.
     log_v = torch.where(positive, (2 - alpha) * log_p, -math.inf)
     weight = (log_v - log_v.amax(-1, keepdim=True).clamp(min=torch.finfo(log_v.dtype).min)).exp()
-    centre = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(
-        min=torch.finfo(weight.dtype).tiny
-    )
+    total = weight.sum(-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+    centre = (weight * grad).sum(-1, keepdim=True) / total
     change = -probs * log_p.square() * _curvature((1 - alpha) * log_p)
     return (torch.where(positive, change * (grad - centre), 0.0)).sum(-1, keepdim=True)
 
@@ -150,9 +149,8 @@ def entmax_backward_each(probs, grad, alpha):
     weight = torch.where(positive, (torch.where(positive, probs, 1.0) / scale).pow(2 - alpha), 0.0)
     reference_grad = grad.gather(-1, weight.argmax(-1, keepdim=True))
     grad = torch.where(positive, grad - reference_grad, 0.0)
-    mean = (weight * grad).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(
-        min=torch.finfo(weight.dtype).tiny
-    )
+    total = weight.sum(-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+    mean = (weight * grad).sum(-1, keepdim=True) / total
     return weight * (grad - mean) * scale.pow(2 - alpha)
 
 

@@ -58,8 +58,6 @@ class ObservedBeamSearch(BeamSearch):
         self.rows: Dict[int, int] = {}
 
     def step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None, **kwargs):
-        if bool(torch.isneginf(lprobs).all()):
-            raise ValueError("no token has a probability above zero for any sentence of a batch: NaN in the model?")
         # Logits are not seen here; those of improbable tokens are about as large as the logarithms.
         self.token_error = max(self.token_error, rounding_error(lprobs, self.dtype) * self.scale)
         result = super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, **kwargs)
@@ -112,11 +110,26 @@ class StockGenerator:
         if self.observed:
             generator.search = ObservedBeamSearch(generator.tgt_dict, generator.eos)
         self.objective = Objective(generator.normalize_scores, generator.len_penalty, generator.min_len)
+        self._ids: List[int] = []  # of the batch in work
+        self._forward_decoder = generator.model.forward_decoder
+        generator.model.forward_decoder = self._without_nan
 
     def __getattr__(self, name):
         if name in ("generator", "models"):
             raise AttributeError(name)
         return getattr(self.generator, name)
+
+    def _without_nan(self, tokens, *args, **kwargs):
+        """fairseq's `forward_decoder`; stops at NaN, which fairseq takes for zero probability until its beam fails."""
+        lprobs, attention = self._forward_decoder(tokens, *args, **kwargs)
+        bad = lprobs.isnan().flatten(1).any(dim=1)
+        if bool(bad.any()):
+            beam = self.generator.beam_size
+            places = torch.unique(bad.nonzero().flatten() // beam).tolist()
+            whole = len(bad) == beam * len(self._ids)  # else some sentences are finished, and which is not known here
+            where = [self._ids[place] for place in places] if whole else f"some of {self._ids}"
+            raise ValueError(f"the model gives NaN for sentences with the ids {where}: broken checkpoint?")
+        return lprobs, attention
 
     @torch.no_grad()
     def generate(self, models, sample: Dict[str, Any], **kwargs) -> List[List[Dict[str, Any]]]:
@@ -128,9 +141,10 @@ class StockGenerator:
             coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
             limit = min(width, generator.max_len - 1)
             generator.search.start(self.objective, limit, coarsest, generator.temperature)
+        ids = sample["id"].tolist() if isinstance(sample.get("id"), Tensor) else list(range(len(src_tokens)))
+        self._ids = ids
         results = generator.generate(models, sample, **kwargs)
         columns = source_columns(self.models[0], src_tokens, generator.pad)
-        ids = sample["id"].tolist() if isinstance(sample.get("id"), Tensor) else list(range(len(results)))
         flat = [(i, hypothesis) for i, hypotheses in enumerate(results) for hypothesis in hypotheses]
         for (_, hypothesis), logprob in zip(flat, self._logprobs(flat, sample["net_input"], kwargs.get("bos_token"))):
             hypothesis["logprob"] = logprob

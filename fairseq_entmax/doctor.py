@@ -107,8 +107,16 @@ def check_backend(report: Report, torch: Any) -> None:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         devices = f"CUDA ({', '.join(names)})"
-    forced = os.environ.get("FAIRSEQ_ENTMAX_BACKEND", "")
-    report.line("backend", f"torch on {devices}" + (f", FAIRSEQ_ENTMAX_BACKEND={forced}" if forced else ""))
+    from .ops import backend
+
+    choice = backend.chosen_backend()  # a value that is none stops this check, which is a finding
+    runs_kernels, reason = choice == "triton", None
+    if runs_kernels:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        reason = backend.reason_against(device, torch.float32)
+    report.line("backend", f"{'torch' if reason or not runs_kernels else 'triton'} on {devices} ({choice} asked for)")
+    if reason:
+        report.warn(f"{backend.VARIABLE}=triton: PyTorch is used all the same, because {reason}.")
 
 
 def check_checkpoints(report: Report, torch: Any) -> None:

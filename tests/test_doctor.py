@@ -122,6 +122,34 @@ def test_doctor_warns_of_two_fairseq_distributions(monkeypatch, capsys):
     assert "fairseq 0.12.2 and ve-fairseq 0.12.3 install the same" in capsys.readouterr().out
 
 
+def backend_line(monkeypatch, choice):
+    import torch
+
+    monkeypatch.setenv("FAIRSEQ_ENTMAX_BACKEND", choice)
+    report = doctor.Report()
+    doctor.guarded(report, "backend", lambda: doctor.check_backend(report, torch))
+    return report
+
+
+def test_doctor_refuses_a_backend_that_is_none(monkeypatch, capsys):
+    """Every op would stop at once."""
+    report = backend_line(monkeypatch, "cuda")
+    assert len(report.problems) == 1 and "must be one of auto, torch, triton, got 'cuda'" in report.problems[0]
+
+
+def test_doctor_says_why_kernels_that_were_asked_for_are_not_used(monkeypatch, capsys):
+    from fairseq_entmax.ops import backend
+
+    for reason, used in (("they are on strike", "torch"), (None, "triton")):
+        monkeypatch.setattr(backend, "reason_against", lambda *args, reason=reason: reason)
+        assert backend_line(monkeypatch, "triton").problems == []
+        printed = capsys.readouterr().out
+        assert f"backend          {used} on " in printed
+        assert ("PyTorch is used all the same, because they are on strike." in printed) == (reason is not None)
+    backend_line(monkeypatch, "auto")
+    assert "backend          torch on " in capsys.readouterr().out
+
+
 def test_doctor_names_a_missing_requirement(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "installed", lambda name: None if name == "sacrebleu" else "1.0")
     report = doctor.Report()

@@ -53,7 +53,7 @@ def _unusable_device(device):
     return None
 
 
-def _reason_against(device, dtype, size, structured):
+def reason_against(device, dtype, size=1, structured=False):
     """Why the kernels cannot take a matrix with rows of `size`, or None."""
     if dtype not in DTYPES:
         return f"the kernels do not compute in {str(dtype).split('.')[-1]}"
@@ -73,7 +73,7 @@ def _decide(device, dtype, size, structured):
     choice = chosen_backend()
     if choice == "torch" or (choice == "auto" and (device.type == "cpu" or not RAN_ON_A_GPU)):
         return False
-    reason = _reason_against(device, dtype, size, structured)
+    reason = reason_against(device, dtype, size, structured)
     if reason is not None and (choice, reason) not in _logged:
         _logged.add((choice, reason))
         level = logging.WARNING if choice == "triton" else logging.DEBUG

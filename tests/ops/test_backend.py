@@ -75,7 +75,7 @@ def test_a_triton_that_cannot_be_imported_case_59(error, monkeypatch, caplog):
 @pytest.mark.parametrize("ran", [False, True])
 def test_kernels_that_never_ran_on_a_gpu_wait_to_be_asked_for(ran, monkeypatch):
     monkeypatch.setattr(backend, "RAN_ON_A_GPU", ran)
-    monkeypatch.setattr(backend, "_reason_against", lambda *args: None)
+    monkeypatch.setattr(backend, "reason_against", lambda *args: None)
     device = torch.device("cuda", 0)
     for choice, expected in (("auto", ran), ("triton", True), ("torch", False)):
         monkeypatch.setenv("FAIRSEQ_ENTMAX_BACKEND", choice)

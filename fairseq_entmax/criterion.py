@@ -158,11 +158,11 @@ class SparseCriterion(FairseqCriterion):
 
     @staticmethod
     def _smoothing_mask(dictionary):
-        """`(vocab,)`, True where a symbol shares in the smoothing mass: all but padding and made-up symbols."""
+        """`(vocab,)`, True where a symbol shares in the smoothing mass: all that outputs may contain."""
         if dictionary is None:
             return None
         mask = torch.ones(len(dictionary), dtype=torch.bool)
-        mask[[dictionary.pad(), *output.made_up_symbols(dictionary)]] = False
+        mask[output.forbidden_symbols(dictionary)] = False
         return mask
 
 

@@ -26,17 +26,12 @@ from .generation_checks import (
     check_options,
 )
 from .hypotheses import Hypothesis, complete_prefix, read_hypotheses
-from .output import is_sparse, made_up_symbols, output_alpha
+from .output import forbidden_symbols, is_sparse, output_alpha
 from .search import SAMPLING, ZERO_PREFIX, Search
 from .search_state import SearchOptions, Sentence
 from .stock import StockGenerator
 
 EXACT_BUDGET = 2000  # decoder rows a sentence
-
-
-def forbidden_symbols(dictionary) -> List[int]:
-    """Symbols no output may contain: padding, beginning of sentence, and words made up to round a dictionary up."""
-    return sorted({dictionary.pad(), dictionary.bos()}.union(made_up_symbols(dictionary)))
 
 
 class SparseGenerator:

@@ -95,6 +95,11 @@ def made_up_symbols(dictionary) -> list[int]:
     return [i for i, symbol in enumerate(dictionary.symbols) if _MADE_UP.fullmatch(symbol)]
 
 
+def forbidden_symbols(dictionary) -> list[int]:
+    """Indices no output may contain: padding, beginning of sentence (unless that is its end), made-up symbols."""
+    return sorted({dictionary.pad(), dictionary.bos(), *made_up_symbols(dictionary)} - {dictionary.eos()})
+
+
 def record_output_alpha(task, alpha: float) -> None:
     """Notes alpha in the task's state. Softmax leaves no key: a dense member of an ensemble that is loaded after a
     sparse one must not hide it, since fairseq merges the states."""
@@ -170,7 +175,7 @@ def refuse_stock_generator(task_name: str, alpha: float) -> None:
 
 
 def install_generator_guard() -> None:
-    """Wraps `build_generator` of fairseq's tasks, the one function of fairseq that this package wraps.
+    """Wraps `build_generator` of fairseq's tasks, those that are registered later too (`__init_subclass__`).
 
     A task without the sparse generator (class attribute `has_sparse_generator`) may not decode or score with a model
     whose output is sparse: fairseq's own models would silently fall back to softmax. Tasks that build a generator of

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from .certificate import Certificate
-from .generator import EXACT_BUDGET, SparseGenerator, forbidden_symbols
+from .generator import EXACT_BUDGET, SparseGenerator
+from .output import forbidden_symbols
 
 Text = Union[str, Tensor]
 

@@ -65,10 +65,8 @@ def test_loss_and_figures_against_their_definitions(name, alpha, label_smoothing
 
     kept = batch["target"] != 1
     z, gold = model(**batch["net_input"])[0][kept], batch["target"][kept]
-    everyone_but_pad = torch.arange(13) != 1
-    expected = entmax_loss(
-        z, gold, alpha, reduction="sum", label_smoothing=label_smoothing, smoothing_mask=everyone_but_pad
-    )
+    sharing = torch.arange(13) > 1  # all but <s> and padding
+    expected = entmax_loss(z, gold, alpha, reduction="sum", label_smoothing=label_smoothing, smoothing_mask=sharing)
     probs = entmax(z, alpha)
     assert sample_size == batch["ntokens"] == len(gold)
     assert torch.allclose(loss, expected) and loss > 0
@@ -89,14 +87,14 @@ def test_alpha_one_is_cross_entropy():
     assert torch.allclose(ours, stock)
 
 
-def test_label_smoothing_spares_padding_and_made_up_symbols_case_42():
+def test_label_smoothing_spares_what_no_output_has_case_42():
     symbols = toy.dictionary(3, multiple=8)
     task = toy.task(symbols, symbols)
     model, batch = TableModel(symbols), toy.sample(vocab=7)
     kept = batch["target"] != 1
     z, gold = model(**batch["net_input"])[0][kept], batch["target"][kept]
     target_mass = torch.zeros(len(gold), 8).scatter(1, gold[:, None], 0.9)
-    shares = torch.tensor([symbol != "<pad>" and not symbol.startswith("madeup") for symbol in symbols.symbols])
+    shares = torch.tensor([s not in ("<s>", "<pad>") and not s.startswith("madeup") for s in symbols.symbols])
     target_mass += 0.1 * shares / shares.sum()
 
     loss, _, _ = build("entmax15", task, label_smoothing=0.1)(model, batch)

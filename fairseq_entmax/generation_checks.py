@@ -8,6 +8,16 @@ MOST_LENPEN = 30
 DIVERSE_STRENGTH = 0.5  # fairseq's default
 
 
+def check_language_model(model, dictionary) -> None:
+    """Refuse a language model whose symbols are not those of the outputs: its scores would go to other words."""
+    own = getattr(getattr(model, "decoder", None), "dictionary", None)
+    if own is not None and own.symbols != dictionary.symbols:
+        raise ValueError(
+            f"--lm-path: wanted the vocabulary of the outputs, {len(dictionary)} symbols, got one of {len(own)} symbols"
+            + (" in another order" if sorted(own.symbols) == sorted(dictionary.symbols) else "")
+        )
+
+
 def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Refuse names that are no options of generation."""
     unknown = sorted(set(names) - set(known))

@@ -17,7 +17,7 @@ from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, Transl
 from . import plateau
 from .certificate import COMPLETE, OPTIMAL
 from .compat_fairseq import check_batch_buckets
-from .generation_checks import check_numbers, refuse_unknown
+from .generation_checks import check_language_model, check_numbers, refuse_unknown
 from .generator import EXACT_BUDGET, EntmaxGenerator, SparseGenerator
 from .output import checkpoint_output_alpha, is_sparse, output_alpha, set_output_alpha
 from .records import CertificateRecorder
@@ -36,8 +36,8 @@ class TranslationEntmaxConfig(TranslationConfig):
         default=False,
         metadata={
             "help": "in validation, decode and log word_accuracy (exact match of detokenised text, %%), edit_distance, "
-            "and the shares of complete and optimal answers (%%); uses --eval-bleu-args, --eval-bleu-detok and "
-            "--eval-bleu-remove-bpe"
+            "and, as --eval-bleu does, the shares of complete and optimal answers (%%); uses --eval-bleu-args, "
+            "--eval-bleu-detok and --eval-bleu-remove-bpe"
         },
     )
     certificate_file: Optional[str] = field(
@@ -278,6 +278,7 @@ class TranslationEntmaxTask(TranslationTask):
                 if hasattr(model.decoder, "need_attn"):  # fairseq's LSTM keeps its attention to itself otherwise
                     model.decoder.need_attn = True
         extra = dict(extra_gen_cls_kwargs or {})
+        check_language_model(extra.get("lm_model"), self.target_dictionary)
         exact: Dict[str, Any] = {}
         if observer is not None:  # options of generation; validation in training must not act on them
             names = ("exact_search", "exact_budget", "enumerate_mass")
@@ -299,9 +300,13 @@ class TranslationEntmaxTask(TranslationTask):
         def make_dense():
             full_context = any(getattr(m, "full_context_alignment", False) for m in models)
             dense = args if full_context else Namespace(**{**vars(args), "print_alignment": None})
-            return FairseqTask.build_generator(
+            stock = FairseqTask.build_generator(
                 self, models, dense, extra_gen_cls_kwargs=extra, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn
             )
+            beam = getattr(args, "beam", stock.beam_size)
+            if beam > stock.beam_size:
+                logger.warning("--beam %d: fairseq's generator takes %d for this vocabulary", beam, stock.beam_size)
+            return stock
 
         always_sparse = bool(exact.get("exact_search") or exact.get("enumerate_mass", 0) > 0)
         generator = EntmaxGenerator(models, make_sparse, make_dense, observer, print_alignment, always_sparse)
@@ -359,12 +364,16 @@ class TranslationEntmaxTask(TranslationTask):
         if self.cfg.eval_bleu_print_samples:
             logger.info("example hypothesis: " + texts[0])
             logger.info("example reference: " + references[0])
-        logs: Dict[str, Any] = {}
+        kinds = [h["certificate"].certificate for h in best]
+        logs: Dict[str, Any] = {
+            "_entmax_sentences": len(best),
+            "_entmax_complete": kinds.count(COMPLETE),
+            "_entmax_optimal": kinds.count(OPTIMAL),
+        }
         if self.cfg.eval_bleu:
             logs.update(bleu_counts(texts, references, self.cfg.eval_tokenized_bleu))
         if self.cfg.eval_accuracy:
             pairs = list(zip(texts, references))
-            logs["_entmax_sentences"] = len(pairs)
             logs["_entmax_correct"] = sum(t == r for t, r in pairs)
             # What an edit is depends on all references of the set, of which this batch is a part. Its own long symbols
             # decide that characters are counted.
@@ -373,8 +382,6 @@ class TranslationEntmaxTask(TranslationTask):
                 counts = pairs if unit == "characters" or not logs["_entmax_long"] else []
                 edits = (edit_distance(edit_units(r, unit), edit_units(t, unit)) for t, r in counts)
                 logs[f"_entmax_edits_{unit}"] = sum(edits)
-            kinds = [h["certificate"].certificate for h in best]
-            logs["_entmax_complete"], logs["_entmax_optimal"] = kinds.count(COMPLETE), kinds.count(OPTIMAL)
         return logs
 
     def _validation_text(self, tokens, unk_string: str) -> str:
@@ -383,22 +390,18 @@ class TranslationEntmaxTask(TranslationTask):
 
     def reduce_metrics(self, logging_outputs, criterion):
         super().reduce_metrics(logging_outputs, criterion)
-        if not self.cfg.eval_accuracy:
-            return
-        sentences = sum(int(log.get("_entmax_sentences", 0)) for log in logging_outputs)
-        if sentences == 0:
-            return  # training step, or nothing decoded
 
         def total(key: str) -> int:
             return sum(int(log.get(key, 0)) for log in logging_outputs)
 
-        unit = unit_of(total("_entmax_long"), total("_entmax_several"))
-        for name, key, scale in (
-            ("word_accuracy", "_entmax_correct", 100.0),
-            ("edit_distance", f"_entmax_edits_{unit}", 1.0),
-            ("complete", "_entmax_complete", 100.0),
-            ("optimal", "_entmax_optimal", 100.0),
-        ):
+        sentences = total("_entmax_sentences")
+        if sentences == 0:
+            return  # training step, or nothing decoded
+        figures = [("complete", "_entmax_complete", 100.0), ("optimal", "_entmax_optimal", 100.0)]
+        if self.cfg.eval_accuracy:
+            unit = unit_of(total("_entmax_long"), total("_entmax_several"))
+            figures += [("word_accuracy", "_entmax_correct", 100.0), ("edit_distance", f"_entmax_edits_{unit}", 1.0)]
+        for name, key, scale in figures:
             metrics.log_scalar(name, scale * total(key) / sentences, sentences, round=3)
 
 

@@ -139,9 +139,12 @@ def train_as_documented(rank, port, data, save_dir, options):
     return logged(log), state and state["model"]
 
 
+DECODED = ("bleu", "word_accuracy", "edit_distance", "complete", "optimal")
+
+
 def logged(log):
     """What was logged of each epoch in training and validation."""
-    names = ("loss", "token_accuracy", "support", "gold_outside", "attention_alpha")
+    names = ("loss", "token_accuracy", "support", "gold_outside", "attention_alpha", *DECODED)
     found = {}
     for line in log.read_text().splitlines():
         entry = json.loads(line[line.index("{") :]) if '"epoch"' in line and "{" in line else {}
@@ -158,9 +161,11 @@ def test_two_processes_learn_what_one_does_with_the_doubled_batch_case_22_case_5
     options += ["--no-epoch-checkpoints", "--log-format", "json", "--num-workers", "0"]
     options += ["--optimizer", "sgd", "--lr", "0.5"]  # Adam makes a step of the rounding errors around zero
     options += ["--best-checkpoint-metric", "token_accuracy", "--maximize-best-checkpoint-metric"]
+    options += ["--eval-accuracy", "--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 6}']
     (tmp_path / "two").mkdir()
     (log, state), _ = in_two_processes(train_as_documented, free_port(), data, str(tmp_path / "two"), options)
-    assert {"train_loss", "valid_loss", "valid_support", "train_attention_alpha"} <= {key for _, key in log}
+    expected = {"train_loss", "valid_loss", "valid_support", "train_attention_alpha", *(f"valid_{n}" for n in DECODED)}
+    assert expected <= {key for _, key in log}
     for name, batch in (("added", ["--update-freq", "2"]), ("doubled", ["--batch-size", "32"])):
         (tmp_path / name).mkdir()
         argv = [*documented_command(0, 1, data, ""), *options, *batch, "--save-dir", str(tmp_path / name)]

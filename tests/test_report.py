@@ -291,18 +291,29 @@ def test_one_page_and_pictures_of_everything(certificates, tmp_path, capsys):
     other = write(tmp_path / "other.jsonl", [record(0), record(1)])
     options = ["--out", str(out), "--compare", other, "--reference", str(reference), "--sentences", "0,4", "2"]
     assert main(["report", certificates, *options]) == 0
-    assert capsys.readouterr().out == f"{out}/index.html\n20 pictures in {out}/images\n"
+    assert capsys.readouterr().out == f"{out}/index.html\n22 pictures in {out}/images\n"
     names = {path.name for path in (out / "images").iterdir()}
     wanted = {f"sentence-{i}-{what}" for i in (0, 2, 4) for what in ("support", "tree", "attention")}
     wanted -= {"sentence-2-attention", "sentence-4-attention", "sentence-4-tree"}  # the records do not have these
     wanted |= {"certificates", "support", "attention", "accuracy"}
-    wanted.add("sentence-2-tree")
+    wanted |= {"sentence-2-tree", "sentence-0-candidates"}
     assert names == {f"{name}.{ending}" for name in wanted for ending in ("png", "svg")}
     for path in (out / "images").glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 1000
     page = (out / "index.html").read_text(encoding="utf-8")
     assert "2 sentences are in both files; 50.0 % have the same answer" not in page  # 0: d r a w e d against x y
     assert "2 sentences are in both files" in page and "Right answers" in page
+
+
+def test_candidates_are_drawn_as_wide_as_they_are_probable():
+    from fairseq_entmax.report.images import _candidates
+
+    tail = [[f"w{i}", 0.0001] for i in range(1000)]
+    figure = _candidates(hypothesis("b a", 0.5, candidates=[[["a", 0.3], ["b", 0.6], *tail], [["a", 1.0]]]))
+    (axes,) = figure.axes
+    bars = [(round(bar.get_x(), 6), round(bar.get_width(), 6)) for bar in axes.patches]
+    assert bars == [(0, 0.6), (0.6, 0.3), (0.9, 0.1), (0, 1)]  # what is too small to see is one bar
+    assert [text.get_text() for text in axes.texts] == ["b", "a", "a"]
 
 
 def test_the_page_is_one_file_that_loads_nothing(certificates, tmp_path, no_pictures):

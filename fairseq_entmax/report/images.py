@@ -19,6 +19,8 @@ COLOURS = ("#2a6fbb", "#d17a2b")
 # data is no formula.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "fairseq-entmax", "font.size": 9, "text.parse_math": False}
 _LETTER = 0.07  # width in inches of a letter of monospaced text at 8 points
+_SHADES = ("#9dc1e6", "#dbe8f6")  # of neighbours
+_CANDIDATES = 5.0  # width in inches of probability one
 _MOST_STEPS = 80  # drawn of one output; the page shows all
 
 
@@ -75,13 +77,15 @@ def _bars(runs: Sequence[Figures], chart: Dict[str, Any], across: str, up: str, 
 
 
 def draw_sentence(record: Record, folder: str) -> List[str]:
-    """Attention (where the record has it), support along the best output, and the tree of all outputs."""
+    """Attention and candidates (where the record has them), support along the best output, the tree of all outputs."""
     name = os.path.join(folder, f"sentence-{record['id']}-")
     best, written = record["hypotheses"][0], []
     with matplotlib.rc_context(STYLE):
         if best.get("attention"):
             written += save(_attention(best, source_symbols(record)), name + "attention")
         written += save(_support(best), name + "support")
+        if best.get("candidates"):
+            written += save(_candidates(best), name + "candidates")
         outputs = outputs_of(record)
         if outputs:
             written += save(_tree(build_tree(outputs), 1 - sum(p for _, p in outputs[:MOST_OUTPUTS])), name + "tree")
@@ -125,6 +129,29 @@ def _support(best: Dict[str, Any]) -> Figure:
     axes.set(ylabel="support size")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _candidates(best: Dict[str, Any]) -> Figure:
+    """A line for each step of the best output: candidates as wide as their probability, named where there is room."""
+    steps = best["candidates"][:_MOST_STEPS]
+    figure = new_figure(_CANDIDATES + 1.5, 0.28 * len(steps) + 0.8)
+    axes = figure.subplots()
+    for line, step in enumerate(steps):
+        left = 0.0
+        for place, (symbol, probability) in enumerate(sorted(step, key=lambda candidate: -candidate[1])):
+            room, name = int(probability * _CANDIDATES / _LETTER), visible(symbol)
+            if room == 0:  # nor for those that follow
+                axes.barh(line, 1 - left, 0.8, left, color="#cccccc")
+                break
+            axes.barh(line, probability, 0.8, left, color=_SHADES[place % 2], edgecolor="white", linewidth=0.5)
+            if len(name) < room:
+                axes.text(left + probability / 2, line, name, ha="center", va="center", fontsize=8)
+            left += probability
+    axes.set_yticks(range(len(steps)), [visible(s) for s in best["tokens"][: len(steps)]])
+    axes.set(xlim=(0, 1), ylim=(len(steps) - 0.4, -0.6), xlabel="probability of the next symbol")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     return figure
 
 

@@ -45,7 +45,7 @@ setup(
         "ve-fairseq==0.12.3; python_version>='3.11'",
         "hydra-core>=1.3.2,<1.4; python_version>='3.11'",  # ve-fairseq sets no upper bound, and 1.4 breaks it
         "fairseq==0.12.2; python_version<'3.11'",
-        "sacrebleu",
+        "sacrebleu>=2,<3",
         "sentencepiece",
     ],
     extras_require={

@@ -242,6 +242,13 @@ def test_figures_appear_in_progress_bar_tensorboard_and_json(corpus, tmp_path, m
     assert re.search(r"support=[\d.]+, gold_outside=[\d.]+", shown.getvalue()), shown.getvalue()[-500:]
 
 
+def test_every_module_that_registers_a_name_has_an_api_page():
+    modules = (ROOT / "docs" / "build_api.py").read_text()
+    for path in (ROOT / "fairseq_entmax").glob("*.py"):
+        if re.search(r"^@register_", path.read_text(), re.M):
+            assert f'"fairseq_entmax.{path.stem}"' in modules, path.name
+
+
 def test_api_pages_are_built_from_the_docstrings(tmp_path):
     pytest.importorskip("pdoc", reason="pip install 'fairseq-entmax[docs]'")
     done = subprocess.run(

@@ -44,7 +44,8 @@ The columns:
 - *rows*: decoder rows a sentence"""
 SPEED = """Whole training steps of the trained models on the same {batches} batches in turn, so that whatever else the
 machine did slows all alike; *time* is the median over batches, relative to the first row:"""
-SWEEP = "sacreBLEU by alpha, trained for {epochs} epochs (figure 4 of the paper):"
+SWEEP = """sacreBLEU by alpha, trained for {epochs} epochs (figure 4 of the paper, where models are trained to
+their ends; so few epochs show how fast a model learns rather than how good it gets):"""
 
 
 def section(found: List[Result]) -> str:

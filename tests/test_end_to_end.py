@@ -74,7 +74,7 @@ def test_output_is_sparse_and_certified(corpus, trained, tmp_path):
 def test_other_criterions_and_impossible_references__case_67(corpus, tmp_path, criterion, alpha):
     options = ["--entmax-alpha", alpha] if criterion == "entmax" else []
     train(corpus, tmp_path, *VALIDATE, *options, criterion=criterion, epochs=10 if alpha == 2 else 1)
-    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)["task_state"]
+    state = torch.load(tmp_path / "checkpoint_last.pt")["task_state"]
     assert state.get("entmax_output_alpha", 1.0) == alpha
     printed = generate(corpus, tmp_path / "checkpoint_last.pt", "--beam", 2, "--score-reference")
     scores = [float(x) for fields in lines(printed, "P").values() for x in fields[0].split()]
@@ -374,7 +374,7 @@ METRICS = ["loss", "token_accuracy", "support", "gold_outside", "word_accuracy",
 def test_every_metric_chooses_checkpoints__case_51(corpus, tmp_path, name):
     maximize = ["--maximize-best-checkpoint-metric"] if name in ("token_accuracy", "word_accuracy") else []
     (log,) = train(corpus, tmp_path, "--eval-accuracy", "--best-checkpoint-metric", name, *maximize)
-    best = torch.load(tmp_path / "checkpoint_best.pt", weights_only=True)["extra_state"]["best"]
+    best = torch.load(tmp_path / "checkpoint_best.pt")["extra_state"]["best"]
     assert best == pytest.approx(float(log[f"valid_{name}"]), abs=1e-2)
 
 

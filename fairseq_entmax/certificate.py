@@ -221,4 +221,4 @@ def certify(
         blocked.remove(LENGTH_LIMIT)  # compared like everything else that was dropped
     if ledger.any_dropped or ledger.any_bounded:
         blocked = sorted({*blocked, *limits})
-    return result(OPTIMAL, "; ".join(notes + [f"subject to {name}" for name in blocked]))
+    return result(OPTIMAL, "; ".join(dict.fromkeys(notes + [f"subject to {name}" for name in blocked])))

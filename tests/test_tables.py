@@ -12,6 +12,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "user_dir_examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import collect  # noqa: E402
+import results  # noqa: E402
 import score_attention  # noqa: E402
 import tables_2017  # noqa: E402
 import tables_words  # noqa: E402
@@ -149,3 +150,9 @@ def test_small_weights_that_differ_stay_apart_in_records():
     recorded = above_zero(weights)
     assert recorded == [[0, 0.75], [1, 0.249999], [2, 1e-7], [3, 2e-7], [4, 3e-7]]
     assert score_attention.spread([recorded])["equal_neighbours"] == 0
+
+
+def test_options_keep_values_of_several_words_and_of_minus():
+    written = "--adam-betas (0.9, 0.98) --x -1 --lr 0.1 --flag --lr 0.2"
+    assert results.in_force(written) == {"--adam-betas": "(0.9, 0.98)", "--x": "-1", "--lr": "0.2", "--flag": ""}
+    assert results.same_options("") == ""

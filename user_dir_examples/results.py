@@ -157,7 +157,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def in_force(options: str) -> Dict[str, str]:
     """Options of a command with their values: of repeated ones the last counts."""
-    return dict(re.findall(r"(--\S+)(?: ([^- ]\S*))?", options))
+    parts = (part.partition(" ") for part in re.split(r"\s+(?=--)", options.strip()) if part)
+    return {name: value.strip() for name, _, value in parts}
 
 
 def same_options(options: str) -> str:

@@ -154,11 +154,11 @@ def check_reduction(reduction):
 def _reduce(loss, row_weight, reduction):
     """`loss` with weights, reduced; the mean of no target at all is 0."""
     # Selected, so that an infinite loss of no weight counts nothing.
-    loss = torch.where(row_weight > 0, loss * row_weight, 0).to(loss.dtype)
+    loss = torch.where(row_weight != 0, loss * row_weight, 0).to(loss.dtype)
     if reduction == "none":
         return loss
     total = row_weight.sum()
-    return loss.sum() if reduction == "sum" else loss.sum() / torch.where(total > 0, total, 1).to(loss.dtype)
+    return loss.sum() if reduction == "sum" else loss.sum() / torch.where(total != 0, total, 1).to(loss.dtype)
 
 
 def _row_weight(target, weight, ignore_index, classes):

@@ -397,3 +397,12 @@ def test_no_targets_at_all_against_distributions():
         loss = entmax_loss(logits, torch.zeros(0, 5), alpha)
         loss.backward()
         assert loss == 0 and logits.grad.shape == (0, 5)
+
+
+@pytest.mark.parametrize("second", [-1.0, float("nan")])
+def test_strange_class_weights_are_not_dropped(second):
+    """As `cross_entropy` does: nothing is silently left out."""
+    logits, target = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
+    weight = torch.tensor([1.0, second, 2.0], dtype=torch.float64)
+    expected = torch.nn.functional.cross_entropy(logits, target, weight)
+    assert torch.allclose(entmax_loss(logits, target, alpha=1.0, weight=weight), expected, equal_nan=True)

@@ -103,20 +103,19 @@ def try_import(report: Report, name: str, advice: str) -> Any:
 
 
 def check_backend(report: Report, torch: Any) -> None:
+    from .ops import backend
+
     devices = "CPU"
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         devices = f"CUDA ({', '.join(names)})"
-    from .ops import backend
-
     choice = backend.chosen_backend()  # a value that is none stops this check, which is a finding
-    runs_kernels, reason = choice == "triton", None
-    if runs_kernels:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reason = backend.reason_against(device, torch.float32)
-    report.line("backend", f"{'torch' if reason or not runs_kernels else 'triton'} on {devices} ({choice} asked for)")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    wanted = backend.wants_kernels(choice, device)
+    reason = backend.reason_against(device, torch.float32) if wanted else None
+    report.line("backend", f"{'triton' if wanted and not reason else 'torch'} on {devices} ({choice} asked for)")
     if reason:
-        report.warn(f"{backend.VARIABLE}=triton: PyTorch is used all the same, because {reason}.")
+        report.warn(f"{backend.VARIABLE}={choice}: PyTorch is used in place of the kernels, because {reason}.")
 
 
 def check_checkpoints(report: Report, torch: Any) -> None:

@@ -48,11 +48,6 @@ def unit_of(long: int, several: int) -> str:
     return "symbols" if long == 0 and several > 0 else "characters"
 
 
-def spelled_in_symbols(references: Sequence[str]) -> bool:
-    """True where every reference is a sequence of single characters with spaces between them, and one has several."""
-    return unit_of(*spelling(references)) == "symbols"
-
-
 def edit_units(text: str, unit: str) -> Sequence[str]:
     """What an edit distance counts in `text`: its space-separated symbols, or its characters."""
     text = _one_unknown(text)

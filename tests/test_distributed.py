@@ -163,13 +163,22 @@ def test_two_processes_learn_what_one_does_with_the_doubled_batch_case_22_case_5
     options += ["--best-checkpoint-metric", "token_accuracy", "--maximize-best-checkpoint-metric"]
     options += ["--eval-accuracy", "--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 6}']
     (tmp_path / "two").mkdir()
-    (log, state), _ = in_two_processes(train_as_documented, free_port(), data, str(tmp_path / "two"), options)
+    shards = ["--batch-size-valid", "4"]  # three batches for two processes; one has a dummy
+    (log, state), _ = in_two_processes(train_as_documented, free_port(), data, str(tmp_path / "two"), options + shards)
     expected = {"train_loss", "valid_loss", "valid_support", "train_attention_alpha", *(f"valid_{n}" for n in DECODED)}
     assert expected <= {key for _, key in log}
     for name, batch in (("added", ["--update-freq", "2"]), ("doubled", ["--batch-size", "32"])):
         (tmp_path / name).mkdir()
         argv = [*documented_command(0, 1, data, ""), *options, *batch, "--save-dir", str(tmp_path / name)]
-        argv = [*argv, "--distributed-world-size", "1", "--log-file", str(tmp_path / name / "log.json")]
+        argv = [
+            *argv,
+            "--batch-size-valid",
+            "11",
+            "--distributed-world-size",
+            "1",
+            "--log-file",
+            str(tmp_path / name / "log.json"),
+        ]
         drop = ["--distributed-no-spawn", "--distributed-init-method", "tcp://localhost:1"]
         commands.run("train", *(word for word in argv if word not in drop))
         one = torch.load(tmp_path / name / "checkpoint_last.pt", map_location="cpu")["model"]

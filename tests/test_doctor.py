@@ -145,9 +145,11 @@ def test_doctor_says_why_kernels_that_were_asked_for_are_not_used(monkeypatch, c
         assert backend_line(monkeypatch, "triton").problems == []
         printed = capsys.readouterr().out
         assert f"backend          {used} on " in printed
-        assert ("PyTorch is used all the same, because they are on strike." in printed) == (reason is not None)
-    backend_line(monkeypatch, "auto")
-    assert "backend          torch on " in capsys.readouterr().out
+        assert ("in place of the kernels, because they are on strike." in printed) == (reason is not None)
+    for wanted, used in ((False, "torch"), (True, "triton")):  # `auto` asks the rule of the ops
+        monkeypatch.setattr(backend, "wants_kernels", lambda choice, device, wanted=wanted: wanted)
+        backend_line(monkeypatch, "auto")
+        assert f"backend          {used} on " in capsys.readouterr().out
 
 
 def test_doctor_names_a_missing_requirement(monkeypatch, capsys):

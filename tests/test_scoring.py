@@ -11,7 +11,7 @@ from fairseq.scoring import SCORER_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 
 import fairseq_entmax  # noqa: F401
-from fairseq_entmax.scoring import WordAccuracyConfig, WordAccuracyScorer, edit_distance, spelled_in_symbols
+from fairseq_entmax.scoring import WordAccuracyConfig, WordAccuracyScorer, edit_distance, spelling, unit_of
 from fairseq_entmax.task import TranslationEntmaxConfig, TranslationEntmaxTask
 
 
@@ -99,7 +99,7 @@ def test_the_unit_can_be_forced(unit, distance):
     ],
 )
 def test_when_references_are_taken_for_spelled_out(references, expected):
-    assert spelled_in_symbols(references) is expected
+    assert (unit_of(*spelling(references)) == "symbols") is expected
 
 
 def test_an_unknown_symbol_is_one_edit_whatever_the_unit():

@@ -13,7 +13,7 @@ import evaluate_segmentation  # noqa: E402
 import prepare_segmentation  # noqa: E402
 from prepare_segmentation import from_units, in_characters, morphemes, read_segmented, write_segmented  # noqa: E402
 
-from fairseq_entmax.scoring import edit_distance, edit_units, spelled_in_symbols  # noqa: E402
+from fairseq_entmax.scoring import edit_distance, edit_units, spelling, unit_of  # noqa: E402
 
 
 def shared_task(folder, train=120, test=15):
@@ -57,7 +57,7 @@ def test_case_72_segmentations_are_read_and_come_back_from_characters(text, segm
 def test_validation_counts_letters_and_boundaries_alike():
     """The edit distance of the training's log is that of the shared task: one for a lost boundary, or a lost letter."""
     wanted = in_characters(read_segmented("play @@ed"))
-    assert spelled_in_symbols([wanted, in_characters("post office")])
+    assert unit_of(*spelling([wanted, in_characters("post office")])) == "symbols"
     for found in ("played", "pla|ed", "play ed"):
         assert edit_distance(edit_units(in_characters(found), "symbols"), edit_units(wanted, "symbols")) == 1
 

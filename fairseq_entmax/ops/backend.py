@@ -53,6 +53,11 @@ def _unusable_device(device):
     return None
 
 
+def wants_kernels(choice, device):
+    """Whether the kernels are to compute on `device`, if they can."""
+    return choice == "triton" or (choice == "auto" and device.type != "cpu" and RAN_ON_A_GPU)
+
+
 def reason_against(device, dtype, size=1, structured=False):
     """Why the kernels cannot take a matrix with rows of `size`, or None."""
     if dtype not in DTYPES:
@@ -71,7 +76,7 @@ def reason_against(device, dtype, size=1, structured=False):
 
 def _decide(device, dtype, size, structured):
     choice = chosen_backend()
-    if choice == "torch" or (choice == "auto" and (device.type == "cpu" or not RAN_ON_A_GPU)):
+    if not wants_kernels(choice, device):
         return False
     reason = reason_against(device, dtype, size, structured)
     if reason is not None and (choice, reason) not in _logged:

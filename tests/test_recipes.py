@@ -499,3 +499,18 @@ def test_the_recipe_with_fairseq_itself(clone, tmp_path):
     (result,) = results.read(tmp_path / "a run" / "results")
     assert set(result["scores"]["test"]["languages"]) == set(LINES)
     assert result["scores"]["training"]["epochs"] == 2 and "single" in result["scores"]["valid"]
+
+
+def test_an_environment_is_filled_although_another_one_left_its_traces(tmp_path):
+    """`.ci/run` leaves `fairseq_entmax.egg-info` in the clone, which Python finds from there."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (tmp_path / "fairseq_entmax.egg-info").mkdir()
+    (tmp_path / "fairseq_entmax.egg-info" / "PKG-INFO").write_text("Name: fairseq-entmax\nVersion: 0.1.0\n")
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (packages / "pip.py").write_text("import sys\nprint('pip', *sys.argv[1:])\n")
+    script = f"source {recipe_runs.EXAMPLES}/common.sh; activate_environment"
+    env = {**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv")}
+    env.pop("PYTHONPATH", None)
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"pip install --quiet -e {recipe_runs.EXAMPLES.parent} -c " in done.stdout

@@ -177,7 +177,8 @@ activate_environment() {
   fi
   export PATH=$VIRTUAL_ENV/bin:$PATH
   # pip installs the package last, so where it is there, all that it needs is there.
-  if ! python -c 'from importlib.metadata import version; version("fairseq-entmax")' 2>/dev/null; then
+  # -I: what another environment left in the folder of this clone (fairseq_entmax.egg-info) is not looked at.
+  if ! python -I -c 'from importlib.metadata import version; version("fairseq-entmax")' 2>/dev/null; then
     say "installing into $VIRTUAL_ENV (a few minutes where packages have to be downloaded)"
     # fairseq for Python 3.10 and older cannot be resolved by pip 24.1 and later.
     if python -c 'import sys; sys.exit(sys.version_info >= (3, 11))'; then
